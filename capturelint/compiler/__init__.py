@@ -1,0 +1,1 @@
+"""Graph breaks, skips, partitions and coverage of the compiled step."""

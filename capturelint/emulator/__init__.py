@@ -1,0 +1,1 @@
+"""CUDA-graph semantics on a CPU: ``with capturelint.emulator.cuda(): ...``."""

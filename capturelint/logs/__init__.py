@@ -1,0 +1,1 @@
+"""Skip, partition, fallback and graph-break messages in saved logs."""

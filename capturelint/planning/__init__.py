@@ -1,0 +1,1 @@
+"""Which buckets to capture, and the runner that captures them."""
