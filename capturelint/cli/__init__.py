@@ -12,6 +12,7 @@ import typer
 from capturelint import __version__
 from capturelint.cli import check, explain, facts, generate, logs, plan, verify
 from capturelint.errors import CapturelintError
+from capturelint.escape import visible
 
 app = typer.Typer(
     name="capturelint",
@@ -45,5 +46,5 @@ def main() -> None:
     try:
         app()
     except CapturelintError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {visible(str(error))}", file=sys.stderr)
         sys.exit(2)
