@@ -84,6 +84,8 @@ class Outcome(Enum):
     SKIP = "skip"
     RECAPTURE = "recapture"
     SLOW = "slow"
+    NONE = "none"
+    """Nothing at capture: the finding is about a comment for capturelint itself."""
 
 
 class Confidence(IntEnum):
