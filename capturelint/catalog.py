@@ -19,7 +19,7 @@ from typing import TypeVar
 import yaml
 
 from capturelint.errors import CatalogError, UsageError
-from capturelint.vocabulary import EventKind, ObservationKind, Outcome, Phase
+from capturelint.vocabulary import EventKind, Locate, ObservationKind, Outcome, Phase, ReasonFrom, Severity
 
 KEBAB = re.compile(r"[a-z]+(-[a-z]+)*\Z")
 TABLES = {"operations.yaml", "aten.yaml", "messages.yaml"}
@@ -185,3 +185,134 @@ def locate(path: Path, key: str) -> str:
     lines = path.read_text(encoding="utf-8").splitlines()
     at = next((number for number, line in enumerate(lines, 1) if line.startswith(f"{key}:")), None)
     return f"{path}:{at}" if at else str(path)
+
+
+MESSAGE_KEYS = frozenset(
+    {
+        "id",
+        "engine",
+        "pattern",
+        "literals",
+        "severity",
+        "rule",
+        "logger",
+        "versions",
+        "meaning",
+        "fix",
+        "source_file",
+        "reason_from",
+        "location",
+        "context",
+        "veto",
+        "duplicate_of",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Nearby:
+    """A pattern that must (context) or must not (veto) stand within ``num_lines`` lines of the same stream."""
+
+    pattern: re.Pattern[str]
+    num_lines: int
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One log message: a record of ``rules/messages.yaml``, whose header says what the fields mean.
+
+    Every line that ``pattern`` matches contains one of ``literals``.
+    """
+
+    id: str
+    engine: str
+    pattern: re.Pattern[str]
+    literals: tuple[str, ...]
+    severity: Severity
+    rule: str
+    versions: str
+    meaning: str
+    fix: str
+    source_file: str
+    reason_from: ReasonFrom | None
+    location: Locate | None
+    context: Nearby | None
+    veto: Nearby | None
+    duplicate_of: str | None
+
+
+RULE_OF_SEVERITY = {
+    Severity.SKIP: "cudagraph-skip",
+    Severity.DISABLED: "cudagraph-skip",
+    Severity.DOWNGRADE: "cudagraph-skip",
+    Severity.FALLBACK: "cudagraph-skip",
+    Severity.PARTITION: "cudagraph-partition",
+    Severity.RERECORD: "rerecord",
+    Severity.GRAPH_BREAK: "graph-break",
+    Severity.RECOMPILE: "recompile",
+    Severity.OOM: "unexplained",
+    Severity.ERROR: "unexplained",
+    Severity.INFO: "unexplained",
+}
+"""The rule of a message that names none of its own."""
+
+
+@cache
+def load_messages() -> tuple[Message, ...]:
+    """Every log message in the file's order, which is their priority. Raises ``CatalogError``."""
+    path = data_directory("rules") / "messages.yaml"
+    loaded = read_yaml(path)
+    if not isinstance(loaded, list):
+        raise CatalogError(f"{path}: expected a list")
+    messages = tuple(read_message(path, record) for record in loaded)
+    known = {message.id for message in messages}
+    for message in messages:
+        if message.duplicate_of is not None and message.duplicate_of not in known:
+            raise CatalogError(f"{path}: '{message.id}' duplicates the unknown '{message.duplicate_of}'")
+    return messages
+
+
+def read_message(path: Path, record: object) -> Message:
+    """One record of ``messages.yaml``. Raises ``CatalogError``."""
+    if not isinstance(record, dict):
+        raise CatalogError(f"{path}: a message must be a mapping")
+    for key in record:
+        if key not in MESSAGE_KEYS:
+            raise CatalogError(f"{path}: {record.get('id')}: unknown key '{key}'{nearest(str(key), MESSAGE_KEYS)}")
+    severity = word(path, "severity", text(path, record, "severity"), Severity)
+    reason_from, location, duplicate_of = (record.get(key) for key in ("reason_from", "location", "duplicate_of"))
+    return Message(
+        id=text(path, record, "id"),
+        engine=text(path, record, "engine"),
+        pattern=expression(path, record, "pattern"),
+        literals=texts(path, record, "literals"),
+        severity=severity,
+        rule=text(path, record, "rule") if "rule" in record else RULE_OF_SEVERITY[severity],
+        versions=text(path, record, "versions"),
+        meaning=text(path, record, "meaning"),
+        fix=text(path, record, "fix"),
+        source_file=text(path, record, "source_file"),
+        reason_from=None if reason_from is None else word(path, "reason_from", str(reason_from), ReasonFrom),
+        location=None if location is None else word(path, "location", str(location), Locate),
+        context=nearby(path, record.get("context"), "lines_before"),
+        veto=nearby(path, record.get("veto"), "lines_after"),
+        duplicate_of=None if duplicate_of is None else str(duplicate_of),
+    )
+
+
+def nearby(path: Path, record: object, key: str) -> Nearby | None:
+    """A ``context`` or ``veto`` of a message."""
+    if record is None:
+        return None
+    if not isinstance(record, dict) or not isinstance(record.get(key), int):
+        raise CatalogError(f"{path}: expected 'regex' and '{key}', got {record!r}")
+    return Nearby(expression(path, record, "regex"), record[key])
+
+
+def expression(path: Path, record: Mapping[str, object], key: str) -> re.Pattern[str]:
+    """The regular expression under ``key``."""
+    pattern = text(path, record, key)
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise CatalogError(f"{path}: {pattern}: {error}") from error

@@ -144,3 +144,47 @@ class ObservationKind(Enum):
     RANDOM_FROZEN = "random-frozen"
     VALUES_DIFFER = "values-differ"
     """Replay differs from eager and nothing above explains it."""
+
+
+class Severity(Enum):
+    """What a log message says about a capture; ``--fail-on`` chooses among them."""
+
+    SKIP = "skip"
+    """No graph was used for a compiled function; it ran eagerly."""
+    DISABLED = "disabled"
+    """The engine uses no CUDA graphs at all, or none for decode."""
+    OOM = "oom"
+    """Memory ran out while capturing."""
+    ERROR = "error"
+    """An exception that stops the run."""
+    PARTITION = "partition"
+    """A part of the compiled step runs outside graphs."""
+    DOWNGRADE = "downgrade"
+    """Graphs are used for less than was asked for."""
+    FALLBACK = "fallback"
+    """Some batches or calls run eagerly."""
+    RERECORD = "rerecord"
+    GRAPH_BREAK = "graph-break"
+    RECOMPILE = "recompile"
+    INFO = "info"
+    """Progress; never a finding."""
+
+
+class Locate(Enum):
+    """Where a log message tells the line of user code."""
+
+    INLINE = "inline"
+    """In the message: groups ``file`` and ``line`` of its pattern."""
+    AFTER = "after"
+    """In the last frame of the stack that follows the message, or ends it."""
+    BEFORE = "before"
+    """In the innermost user frame of the traceback above the message."""
+    FUNCTION_LINE = "function-line"
+    """On the next line: ``function: 'f' (file:line)``."""
+
+
+class ReasonFrom(Enum):
+    """Which following lines tell a log message's reason, where the message itself does not."""
+
+    GRAPH_BREAK = "graph-break"
+    RECOMPILE = "recompile"
