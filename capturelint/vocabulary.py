@@ -142,6 +142,8 @@ class ObservationKind(Enum):
     OUTPUT_OVERWRITTEN = "output-overwritten"
     PADDING_LEAKED = "padding-leaked"
     RANDOM_FROZEN = "random-frozen"
+    CAPTURE_DEPENDENT = "capture-dependent"
+    """The step did other work while it was captured than it does eagerly."""
     VALUES_DIFFER = "values-differ"
     """Replay differs from eager and nothing above explains it."""
 
