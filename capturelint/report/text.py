@@ -1,0 +1,183 @@
+"""A report for people: each finding with its frame, the way from the entry, what happens, and the cure.
+
+The last line is a count and the line above it says which entries were found. Colour only where the caller says that
+the output is a terminal. Text that comes from a source or a file name is shown with its control characters escaped.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import textwrap
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.text import Text
+
+from capturelint.catalog import load_rules
+from capturelint.escape import visible
+from capturelint.finding import Finding
+from capturelint.report.frame import Row, frame
+from capturelint.report.model import (
+    OUTCOME_WORDS,
+    CheckReport,
+    ReadLines,
+    count_by_rule,
+    counted,
+    entry_line,
+    relative,
+    summary_line,
+)
+from capturelint.vocabulary import Confidence, Outcome
+
+MAX_TRAIL = 6
+SENTENCE = re.compile(r"(?<=[a-z0-9`)\"'][.;:!?])\s")
+STYLES = {
+    Outcome.CAPTURE_ERROR: "bold red",
+    Outcome.SILENT_WRONG: "bold magenta",
+    Outcome.SKIP: "bold yellow",
+    Outcome.RECAPTURE: "bold yellow",
+    Outcome.SLOW: "bold yellow",
+    Outcome.NONE: "bold cyan",
+}
+
+
+def render_text(
+    report: CheckReport,
+    *,
+    read: ReadLines,
+    colour: bool = False,
+    width: int | None = None,
+    statistics: bool = False,
+    quiet: bool = False,
+) -> str:
+    """The whole report. ``width`` is the terminal's in columns, ``None`` for a pipe, where nothing is wrapped.
+
+    ``statistics`` replaces the findings by a count per rule. ``quiet`` leaves only findings.
+    """
+    shown = report.shown
+    out = io.StringIO()
+    console = Console(
+        file=out,
+        force_terminal=colour,
+        color_system="standard" if colour else None,
+        width=10_000,
+        legacy_windows=False,
+        emoji=False,
+        markup=False,
+        highlight=False,
+    )
+    lines = statistics_lines(report) if statistics else (t for f in shown for t in finding_lines(f, read, width))
+    for line in lines:
+        console.print(line, soft_wrap=True)
+    if not quiet:
+        for text in (*report.notes, entry_line(report), summary_line(report)):
+            console.print(Text(visible(text)), soft_wrap=True)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n" if out.getvalue() else ""
+
+
+def statistics_lines(report: CheckReport) -> Iterator[Text]:
+    """One line for each rule: its count, its name, its summary."""
+    rules = load_rules()
+    rows = count_by_rule(report.shown)
+    digits = max((len(str(number)) for _, number in rows), default=0)
+    column = max((len(name) for name, _ in rows), default=0)
+    for name, number in rows:
+        summary = rules[name].summary if name in rules else ""
+        yield Text.assemble((f"{number:>{digits}}", "bold"), f"  {name:<{column}}  {summary}")
+
+
+def finding_lines(finding: Finding, read: ReadLines, width: int | None) -> Iterator[Text]:
+    """One finding: head, frame, notes and an empty line."""
+    yield head(finding)
+    gutter = 1
+    if finding.place:
+        lines = read(finding.place.path, finding.place.cell)
+        rows = list(frame(finding.place, lines, width))
+        gutter = max((len(str(row.number)) for row in rows if row.number), default=1)
+        if rows:
+            yield bar(gutter)
+            yield from (draw(row, gutter, STYLES[finding.outcome]) for row in rows)
+            yield bar(gutter)
+    for label, text in notes(finding):
+        yield from note(label, text, gutter, width)
+    yield Text()
+
+
+def head(finding: Finding) -> Text:
+    """``path:line:column rule message``."""
+    where = location(finding)
+    message = visible(finding.message)
+    return Text.assemble((where, "bold"), " ", (finding.rule, STYLES[finding.outcome]), f" {message}")
+
+
+def location(finding: Finding) -> str:
+    """``path:line:column``, ``path:cell 3:line:column`` in a notebook, ``-`` where no line is known."""
+    place = finding.place
+    if place is None:
+        return "-"
+    cell = f"cell {place.cell}:" if place.cell is not None else ""
+    return f"{visible(relative(place.path))}:{cell}{place.line}:{place.column}"
+
+
+def bar(gutter: int) -> Text:
+    """The empty row above and below a frame."""
+    return Text(f"{' ' * gutter} |", "blue")
+
+
+def draw(row: Row, gutter: int, style: str) -> Text:
+    """One row of a frame with its number in the gutter."""
+    number = "" if row.number is None else str(row.number)
+    return Text.assemble((f"{number:>{gutter}} | ", "blue"), (row.text, style if row.carets else ""))
+
+
+def notes(finding: Finding) -> Iterator[tuple[str, str]]:
+    """What stands under the frame: the way there, the evidence, the outcome, the cure."""
+    trail = [f"{step.name} ({relative(step.path)}:{step.line})" for step in finding.trail]
+    if len(trail) > MAX_TRAIL:
+        trail[3:-2] = [f"{len(trail) - 5} more calls"]
+    if trail:
+        yield "via", " -> ".join(trail)
+    if finding.evidence:
+        yield "seen", finding.evidence.text
+    if finding.outcome is not Outcome.NONE:
+        yield outcome_label(finding), consequence(finding)
+    for text in finding.help:
+        yield "help:", text
+
+
+def outcome_label(finding: Finding) -> str:
+    """``capture error:``; the confidence stands before it unless it is certain."""
+    word = {Outcome.SILENT_WRONG: "silently wrong"}.get(finding.outcome, OUTCOME_WORDS[finding.outcome])
+    sure = finding.confidence is Confidence.CERTAIN
+    return f"{word}:" if sure else f"{finding.confidence.word} {word}:"
+
+
+def consequence(finding: Finding) -> str:
+    """The first sentence of the rule's ``why``."""
+    rule = load_rules().get(finding.rule)
+    if rule is None:
+        return "see the message"
+    return SENTENCE.split(" ".join(rule.why.split()), maxsplit=1)[0].rstrip(".;:")
+
+
+def note(label: str, text: str, gutter: int, width: int | None) -> Iterator[Text]:
+    """``= label text``, wrapped under itself on a terminal."""
+    lead = f"{' ' * gutter} = "
+    indent = " " * len(lead)
+    whole = f"{label} {visible(text)}"
+    wrapped = textwrap.wrap(whole, max(width - len(lead), 30), break_long_words=False) if width else [whole]
+    for number, line in enumerate(wrapped):
+        if number:
+            yield Text(f"{indent}  {line}")
+        else:
+            rest = line.removeprefix(label)
+            yield Text.assemble((lead, "blue"), (label, "bold"), rest)
+
+
+def errors_text(report: CheckReport) -> str:
+    """One line for each file that could not be checked, for stderr."""
+    lines = [f"error: {visible(str(error))}" for error in report.errors]
+    if lines:
+        lines.append(f"{counted(len(lines), 'file')} not checked")
+    return "".join(f"{line}\n" for line in lines)
