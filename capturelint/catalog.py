@@ -19,7 +19,7 @@ from typing import TypeVar
 import yaml
 
 from capturelint.errors import CatalogError, UsageError
-from capturelint.vocabulary import EventKind, Locate, ObservationKind, Outcome, Phase, ReasonFrom, Severity
+from capturelint.vocabulary import Effect, EventKind, Locate, ObservationKind, Outcome, Phase, ReasonFrom, Severity
 
 KEBAB = re.compile(r"[a-z]+(-[a-z]+)*\Z")
 TABLES = {"operations.yaml", "aten.yaml", "messages.yaml"}
@@ -316,3 +316,122 @@ def expression(path: Path, record: Mapping[str, object], key: str) -> re.Pattern
         return re.compile(pattern)
     except re.error as error:
         raise CatalogError(f"{path}: {pattern}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One effect of an operation and the condition on its arguments under which it holds.
+
+    ``torch`` is a PEP 440 range, empty for every version; ``possible`` marks effects that the arguments do not tell.
+    """
+
+    effect: Effect
+    absent: frozenset[str] = frozenset()
+    given: frozenset[str] = frozenset()
+    device: frozenset[str] = frozenset()
+    host: frozenset[str] = frozenset()
+    torch: str = ""
+    possible: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A row of ``operations.yaml``: ``params`` by position, and the cases, the first that holds wins.
+
+    ``refused`` of ``samples`` captures were refused where it was measured.
+    """
+
+    name: str
+    params: tuple[str, ...]
+    cases: tuple[Case, ...]
+    source: str
+    refused: int = 0
+    samples: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """All of ``operations.yaml``. ``results`` and ``modules`` map a name to the sorts that it is listed under."""
+
+    operations: Mapping[str, Operation]
+    constructs: Mapping[str, Operation]
+    results: Mapping[str, frozenset[str]]
+    modules: Mapping[str, str]
+    parameters: frozenset[str]
+
+
+OPERATION_KEYS = {"effect", "when", "params", "cases", "torch", "sure", "refused", "samples", "source", "code"}
+CASE_KEYS = {"effect", "when", "torch", "sure"}
+WHEN_KEYS = ("absent", "given", "device", "host")
+
+
+@cache
+def load_operations() -> Operations:
+    """The operation catalogue. Raises ``CatalogError``."""
+    path = data_directory("rules") / "operations.yaml"
+    record = read_mapping(path)
+    sources = section(path, record, "sources")
+    results: dict[str, set[str]] = {}
+    for sort, names in section(path, record, "results").items():
+        for name in names if isinstance(names, list) else []:
+            results.setdefault(str(name), set()).add(sort)
+    return Operations(
+        operations=read_operations(path, section(path, record, "operations"), sources),
+        constructs=read_operations(path, section(path, record, "constructs"), sources),
+        results={name: frozenset(sorts) for name, sorts in results.items()},
+        modules={
+            str(name): sort
+            for sort, names in section(path, record, "modules").items()
+            for name in (names if isinstance(names, list) else [])
+        },
+        parameters=frozenset(texts(path, record, "parameters")),
+    )
+
+
+def section(path: Path, record: Mapping[str, object], key: str) -> dict[str, object]:
+    """The mapping under a top-level key."""
+    value = record.get(key)
+    if not isinstance(value, dict):
+        raise CatalogError(f"{path}: '{key}' must be a mapping")
+    return value
+
+
+def read_operations(path: Path, rows: Mapping[str, object], sources: Mapping[str, object]) -> dict[str, Operation]:
+    """The rows of one table, each checked key by key."""
+    return {name: read_operation(path, str(name), row, sources) for name, row in rows.items()}
+
+
+def read_operation(path: Path, name: str, row: object, sources: Mapping[str, object]) -> Operation:
+    """One row. Raises ``CatalogError`` for an unknown key, effect or source."""
+    if not isinstance(row, dict):
+        raise CatalogError(f"{path}: operation '{name}' must be a mapping")
+    for key in row.keys() - OPERATION_KEYS:
+        raise CatalogError(f"{path}: operation '{name}': unknown key '{key}'{nearest(key, OPERATION_KEYS)}")
+    if row.get("source") not in sources:
+        raise CatalogError(f"{path}: operation '{name}': 'source' must be one of {', '.join(sources)}")
+    cases = row["cases"] if "cases" in row else [{key: row[key] for key in CASE_KEYS & row.keys()}]
+    return Operation(
+        name=name,
+        params=tuple(map(str, row.get("params", ()))),
+        cases=tuple(read_case(path, name, case) for case in cases),
+        source=str(row["source"]),
+        refused=int(row.get("refused", 0)),
+        samples=int(row.get("samples", 0)),
+    )
+
+
+def read_case(path: Path, name: str, case: Mapping[str, object]) -> Case:
+    """One effect with its condition."""
+    when = case.get("when", {})
+    if not isinstance(when, dict) or when.keys() - set(WHEN_KEYS):
+        raise CatalogError(f"{path}: operation '{name}': 'when' knows {', '.join(WHEN_KEYS)}")
+    absent, given, device, host = (frozenset(map(str, when.get(key, ()))) for key in WHEN_KEYS)
+    return Case(
+        effect=word(path, "effect", str(case.get("effect")), Effect),
+        absent=absent,
+        given=given,
+        device=device,
+        host=host,
+        torch=str(case.get("torch", "")),
+        possible=case.get("sure") == "possible",
+    )

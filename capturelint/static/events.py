@@ -1,0 +1,37 @@
+"""What the interpreter saw recorded code do, before any rule has an opinion on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from capturelint.place import Frame, Place
+from capturelint.vocabulary import Confidence, EventKind, Phase, Varies
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A piece of source text and the chain of calls that led to it. ``code`` is the text, on one line."""
+
+    place: Place
+    code: str
+    trail: tuple[Frame, ...] = field(default=(), compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened at one place.
+
+    ``how`` tells events of one kind apart (``item``, ``cpu``, ``slice-bound``); a rule's ``where`` selects on it.
+    ``name`` is the operation, attribute or variable that the message speaks of. ``torch`` is the version range that
+    the event is limited to, as a PEP 440 specifier, or empty. ``compiled`` marks code that ``torch.compile`` records.
+    """
+
+    kind: EventKind
+    site: Site
+    how: str
+    confidence: Confidence
+    phase: Phase = Phase.RECORDED
+    name: str = ""
+    varies: Varies = Varies.NEVER
+    torch: str = ""
+    compiled: bool = False

@@ -1,0 +1,265 @@
+"""Which attributes and items hold device tensors from one step to the next: the heap of the analysed program.
+
+Objects are immutable records in a table, so a branch is a copy of the table and a merge joins the entries that differ.
+At every step boundary ``carry`` stamps what the slots hold: a tensor with a ``home`` is one that the step inherited, and
+that is what tells growth and rebinding from a harmless ``torch.cat`` and a harmless temporary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import TypeAlias
+
+from capturelint.static.events import Site
+from capturelint.static.index import ClassDef
+from capturelint.static.values import (
+    UNKNOWN,
+    Const,
+    Home,
+    Number,
+    Ref,
+    Sequence,
+    Tensor,
+    Union,
+    Value,
+    deps_of,
+    is_number,
+    join,
+    varies_of,
+)
+from capturelint.vocabulary import Varies
+
+
+class Sort(Enum):
+    """What sort of mutable object it is."""
+
+    INSTANCE = "instance"
+    LIST = "list"
+    DICT = "dict"
+    SET = "set"
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    """One mutable object. ``slots`` are attributes, items by key, or items by index.
+
+    ``element`` is any further item of a container (``None``: there are no others). ``born`` is the step that made it:
+    an object is persistent for the steps after that. ``opaque`` objects have attributes that nobody saw assigned.
+    """
+
+    sort: Sort
+    cls: ClassDef | str | None = None
+    slots: Mapping[object, Value] = field(default_factory=dict)
+    element: Value | None = None
+    born: int = 0
+    opaque: bool = False
+    buffers: frozenset[str] = frozenset()
+
+
+Objects: TypeAlias = dict[int, Object]
+
+
+class Heap:
+    """The mutable objects by number, and the step that is running."""
+
+    def __init__(self) -> None:
+        self.objects: Objects = {}
+        self.step = 0
+        self.next_oid = 0
+        self.per_step: set[Home] = set()
+
+    def new(self, made: Object) -> Ref:
+        """Enter an object and point at it."""
+        self.next_oid += 1
+        self.objects[self.next_oid] = replace(made, born=self.step)
+        return Ref(self.next_oid)
+
+    def __getitem__(self, ref: Ref) -> Object:
+        return self.objects[ref.oid]
+
+    def get(self, ref: Ref) -> Object | None:
+        """The object, or ``None`` on a path that never made it."""
+        return self.objects.get(ref.oid)
+
+    def persistent(self, ref: Ref) -> bool:
+        """True where the object is older than the running step."""
+        found = self.objects.get(ref.oid)
+        return found is not None and found.born < self.step
+
+    def read(self, ref: Ref, key: object) -> Value | None:
+        """What a slot holds; a number that every step changes is no longer known exactly."""
+        value = self.objects[ref.oid].slots.get(key)
+        if value is None:
+            return None
+        home = Home(ref.oid, key)
+        if isinstance(value, (Const, Number)) and (is_number(value) or isinstance(value.value, bool)):  # type: ignore[union-attr]
+            if home in self.per_step:
+                return Number(Varies.PER_STEP, frozenset({home}))
+            return replace(value, deps=value.deps | {home})
+        return value
+
+    def write(self, ref: Ref, key: object, value: Value) -> None:
+        """Put a value into a slot. A number computed from the slot's own old content changes at every step."""
+        found = self.objects[ref.oid]
+        home = Home(ref.oid, key)
+        if isinstance(value, (Const, Number)):
+            if home in value.deps and found.slots.get(key) != value and self.changed(found.slots.get(key), value):
+                self.per_step.add(home)
+            value = replace(value, deps=value.deps - {home})
+        self.objects[ref.oid] = replace(found, slots={**found.slots, key: value})
+
+    @staticmethod
+    def changed(old: Value | None, new: Value) -> bool:
+        """False for ``self.n = self.n``: the same number goes back into its slot."""
+        if isinstance(old, Const) and isinstance(new, Const):
+            return old.value != new.value
+        if isinstance(old, Number) and isinstance(new, Number):
+            return True
+        return True
+
+    def replace(self, ref: Ref, **changes: object) -> None:
+        """Change fields of an object's record."""
+        self.objects[ref.oid] = replace(self.objects[ref.oid], **changes)  # type: ignore[arg-type]
+
+    def snapshot(self) -> Objects:
+        """The table as it is; entries are immutable, so a shallow copy is enough."""
+        return dict(self.objects)
+
+    def merge(self, others: list[Objects]) -> None:
+        """Make the table the join of several that came from the same one."""
+        if not others:
+            return
+        merged = dict(others[0])
+        for other in others[1:]:
+            for oid, found in other.items():
+                present = merged.get(oid)
+                if present is None:
+                    merged[oid] = found
+                elif present is not found:
+                    merged[oid] = join_objects(present, found)
+        self.objects = merged
+
+    def carry(self) -> None:
+        """Begin the next step: every tensor in a slot gets that slot as its home."""
+        self.step += 1
+        for oid, found in self.objects.items():
+            slots = {key: stamp(value, Home(oid, key), self.per_step) for key, value in found.slots.items()}
+            element = stamp(found.element, Home(oid, "[]"), self.per_step) if found.element is not None else None
+            self.objects[oid] = replace(found, slots=slots, element=element)
+
+    def reach(self, value: Value) -> Iterator[tuple[Home | None, Value]]:
+        """Every slot and value that can be reached from a value, each object once."""
+        seen: set[int] = set()
+        todo: list[tuple[Home | None, Value]] = [(None, value)]
+        while todo:
+            home, found = todo.pop()
+            yield home, found
+            match found:
+                case Ref() if found.oid not in seen and found.oid in self.objects:
+                    seen.add(found.oid)
+                    target = self.objects[found.oid]
+                    todo += [(Home(found.oid, key), item) for key, item in target.slots.items()]
+                    if target.element is not None:
+                        todo.append((Home(found.oid, "[]"), target.element))
+                case Sequence():
+                    inner = found.items if found.items is not None else (found.element,)
+                    todo += [(home, item) for item in inner]
+                case Union():
+                    todo += [(home, option) for option in found.options]
+                case _:
+                    pass
+
+
+def join_objects(left: Object, right: Object) -> Object:
+    """One record for two states of the same object."""
+    slots: dict[object, Value] = {}
+    for key in {**left.slots, **right.slots}:
+        a, b = left.slots.get(key), right.slots.get(key)
+        slots[key] = b if a is None else a if b is None else join(a, b)  # type: ignore[assignment]
+    element = left.element if right.element is None else right.element if left.element is None else None
+    if left.element is not None and right.element is not None:
+        element = join(left.element, right.element)
+    if left.sort is Sort.LIST and len(left.slots) != len(right.slots):
+        for key in [key for key in slots if key not in left.slots or key not in right.slots]:
+            moved = slots.pop(key)
+            element = moved if element is None else join(element, moved)
+    return replace(left, slots=slots, element=element, opaque=left.opaque or right.opaque)
+
+
+def stamp(value: Value, home: Home, per_step: set[Home]) -> Value:
+    """A slot's content as the next step finds it."""
+    match value:
+        case Tensor():
+            return replace(value, home=home, view=False, extends=None, recorded=False, made=None)
+        case Sequence(items=items) if items is not None:
+            parts = [stamp(item, Home(home.owner, (home.key, at)), per_step) for at, item in enumerate(items)]
+            return replace(value, items=tuple(parts))
+        case Sequence():
+            return replace(value, element=stamp(value.element, Home(home.owner, (home.key, "[]")), per_step))
+        case Union():
+            return Union(tuple(stamp(option, home, per_step) for option in value.options))
+        case Const() | Number() if home in per_step and (is_number(value) or isinstance(value, Const)):
+            return Number(Varies.PER_STEP, frozenset({home}))
+        case Number():
+            return replace(value, deps=frozenset())
+        case Const():
+            return Const(value.value)
+        case _:
+            return value
+
+
+@dataclass(slots=True)
+class Step:
+    """What one run of the recorded code read, wrote and made, for the questions that only its end can answer."""
+
+    used: set[Home] = field(default_factory=set)
+    mutated: dict[Home, Site] = field(default_factory=dict)
+    stores: list[Store] = field(default_factory=list)
+    grown: dict[Home, Site] = field(default_factory=dict)
+    work: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A tensor put into a slot that outlives the step: what was there, what is there, under which conditions."""
+
+    home: Home
+    old: Value
+    new: Value
+    site: Site
+    doubt: int
+    hidden: bool
+
+
+def homes_in(heap: Heap, value: Value) -> frozenset[Home]:
+    """The homes of all carried tensors that a value holds."""
+    return frozenset(found.home for _, found in heap.reach(value) if isinstance(found, Tensor) and found.home)
+
+
+def fresh_tensors(heap: Heap, value: Value) -> list[Tensor]:
+    """The tensors in a value that this step made."""
+    return [found for _, found in heap.reach(value) if isinstance(found, Tensor) and found.home is None]
+
+
+def numbers_differ(old: Value, new: Value) -> bool:
+    """True where two host values are surely not the same number or flag at every step."""
+    if isinstance(old, Const) and isinstance(new, Const):
+        return old.value != new.value
+    return old != new or varies_of(new) is Varies.PER_STEP
+
+
+__all__ = [
+    "UNKNOWN",
+    "Heap",
+    "Object",
+    "Objects",
+    "Sort",
+    "Step",
+    "Store",
+    "deps_of",
+    "fresh_tensors",
+    "homes_in",
+    "numbers_differ",
+]

@@ -1,0 +1,292 @@
+"""The modules, classes and functions of the analysed code, found by name, each file parsed once and when first needed.
+
+Built on ``ast`` and an import table of our own: nothing is imported or run. A file that cannot be parsed is kept as a
+``SourceError`` and costs only itself. What is not in the index is an ``External`` name.
+"""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from capturelint.errors import SourceError
+from capturelint.place import Place
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+MAX_NESTING = 150
+"""Deeper source (5,000 parentheses) is refused with a message: CPython's own parser gives up near there too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """What a local name was imported from: a module, or an attribute of one."""
+
+    module: str
+    attribute: str | None = None
+
+
+@dataclass(eq=False, slots=True)
+class FunctionDef:
+    """A function or method of the analysed code."""
+
+    node: FunctionNode
+    module: Module
+    owner: ClassDef | None = None
+
+    @property
+    def name(self) -> str:
+        """The bare name."""
+        return self.node.name
+
+    @property
+    def qualified_name(self) -> str:
+        """``Class.method`` or ``function``."""
+        return f"{self.owner.name}.{self.name}" if self.owner else self.name
+
+
+@dataclass(eq=False)
+class ClassDef:
+    """A class of the analysed code."""
+
+    node: ast.ClassDef
+    module: Module
+    methods: dict[str, FunctionDef] = field(default_factory=dict)
+    fields: dict[str, ast.AnnAssign | ast.Assign] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The bare name."""
+        return self.node.name
+
+    @cached_property
+    def is_dataclass(self) -> bool:
+        """True under ``@dataclass`` or as a ``NamedTuple``: ``__init__`` is made from the fields."""
+        decorated = any("dataclass" in ast.unparse(decorator) for decorator in self.node.decorator_list)
+        return decorated or any("NamedTuple" in ast.unparse(base) for base in self.node.bases)
+
+
+class Module:
+    """One parsed file."""
+
+    def __init__(self, path: Path, name: str, text: str, tree: ast.Module, is_package: bool) -> None:
+        self.path = path
+        self.name = name
+        self.text = text
+        self.tree = tree
+        self.is_package = is_package
+        self.imports: dict[str, Import] = {}
+        self.functions: dict[str, FunctionDef] = {}
+        self.classes: dict[str, ClassDef] = {}
+        self.assignments: dict[str, ast.Assign | ast.AnnAssign] = {}
+        self.globals: dict[str, object] = {}
+        for statement in top_level(tree.body):
+            self.add(statement)
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """The source lines, without their ends."""
+        return self.text.split("\n")
+
+    def add(self, statement: ast.stmt) -> None:
+        """Enter one top-level statement into the tables."""
+        match statement:
+            case ast.Import():
+                for alias in statement.names:
+                    bound = alias.asname or alias.name.partition(".")[0]
+                    self.imports[bound] = Import(alias.name if alias.asname else bound)
+            case ast.ImportFrom():
+                source = self.absolute(statement.module, statement.level)
+                for alias in statement.names:
+                    self.imports[alias.asname or alias.name] = Import(source, alias.name)
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                self.functions[statement.name] = FunctionDef(statement, self)
+            case ast.ClassDef():
+                self.classes[statement.name] = self.class_definition(statement)
+            case ast.Assign():
+                for target in statement.targets:
+                    for name in bound_names(target):
+                        self.assignments[name] = statement
+            case ast.AnnAssign(target=ast.Name(id=name)) if statement.value is not None:
+                self.assignments[name] = statement
+            case _:
+                pass
+
+    def class_definition(self, node: ast.ClassDef) -> ClassDef:
+        """The record of one class statement."""
+        definition = ClassDef(node, self)
+        for statement in top_level(node.body):
+            match statement:
+                case ast.FunctionDef() | ast.AsyncFunctionDef():
+                    # A property's setter has the getter's name; the getter is what recorded code calls.
+                    if not any(isinstance(d, ast.Attribute) and d.attr == "setter" for d in statement.decorator_list):
+                        definition.methods[statement.name] = FunctionDef(statement, self, definition)
+                case ast.AnnAssign(target=ast.Name(id=name)):
+                    definition.fields[name] = statement
+                case ast.Assign(targets=[ast.Name(id=name)]):
+                    definition.fields[name] = statement
+                case ast.ClassDef():
+                    self.classes.setdefault(statement.name, self.class_definition(statement))
+                case _:
+                    pass
+        return definition
+
+    def absolute(self, module: str | None, level: int) -> str:
+        """The dotted name that ``from ..x import y`` speaks of."""
+        if level == 0:
+            return module or ""
+        parts = self.name.split(".")
+        kept = parts[: len(parts) - level + (1 if self.is_package else 0)]
+        return ".".join([*kept, *([module] if module else [])])
+
+    def place(self, node: ast.AST) -> Place:
+        """The source range of a node, columns in characters."""
+        line, end = getattr(node, "lineno", 1), getattr(node, "end_lineno", None)
+        column = self.character(line, getattr(node, "col_offset", 0))
+        end = end or line
+        return Place(self.path, line, column + 1, end, self.character(end, getattr(node, "end_col_offset", 0)) + 1)
+
+    def character(self, line: int, offset: int) -> int:
+        """The character at a UTF-8 byte offset, which is what ``ast`` counts in."""
+        text = self.lines[line - 1] if line <= len(self.lines) else ""
+        return offset if text.isascii() else len(text.encode()[:offset].decode(errors="ignore"))
+
+    def code(self, node: ast.AST) -> str:
+        """The source text of a node, on one line."""
+        place = self.place(node)
+        lines = self.lines[place.line - 1 : place.end_line]
+        if not lines:
+            return ""
+        lines = [*lines[:-1], lines[-1][: place.end_column - 1]]
+        lines[0] = lines[0][place.column - 1 :]
+        return " ".join(line.strip() for line in lines)
+
+
+class Index:
+    """Modules by dotted name: the checked files, and the sources of followed packages."""
+
+    def __init__(self, read: Callable[[Path], str], follow: Iterable[str] = ()) -> None:
+        self.read = read
+        self.paths: dict[str, Path] = {}
+        self.modules: dict[str, Module | None] = {}
+        self.errors: list[SourceError] = []
+        self.roots: dict[str, Path] = {}
+        self.follow = tuple(follow)
+        self.names: dict[Path, str] = {}
+
+    def add(self, path: Path) -> None:
+        """Make a checked file importable by the name that its package gives it."""
+        name, root = dotted_name(path)
+        self.names[path] = name
+        self.paths.setdefault(name, path)
+        self.roots.setdefault(name.partition(".")[0], root)
+
+    def load(self, path: Path) -> Module | None:
+        """The module of a checked file; ``None`` where it cannot be read or parsed (see ``errors``)."""
+        name = self.names.get(path) or dotted_name(path)[0]
+        if self.paths.get(name) != path:  # two files of one name: each is still checked
+            name = f"{name}@{path}"
+            self.paths[name] = path
+        return self.find(name)
+
+    def find(self, name: str) -> Module | None:
+        """The module of that dotted name, parsed on first use."""
+        if name not in self.modules:
+            self.modules[name] = None  # an import cycle meets an absent module, not itself
+            path = self.paths.get(name) or self.followed(name)
+            if path is not None:
+                self.modules[name] = self.parse(path, name.partition("@")[0])
+        return self.modules[name]
+
+    def followed(self, name: str) -> Path | None:
+        """The file of a module in a followed package, looked up beside the checked code and then on ``sys.path``."""
+        top, *rest = name.split(".")
+        if top not in self.follow:
+            return None
+        if top not in self.roots:
+            found = PathFinder.find_spec(top)
+            where = Path(found.origin).parent.parent if found and found.origin else None
+            if where is None:
+                return None
+            self.roots[top] = where
+        base = self.roots[top].joinpath(top, *rest)
+        return next((p for p in (base.with_suffix(".py"), base / "__init__.py") if p.is_file()), None)
+
+    def parse(self, path: Path, name: str) -> Module | None:
+        """Read and parse one file; a fault is noted and ``None`` returned."""
+        try:
+            text = self.read(path)
+            tree = parse(text, path)
+        except SourceError as error:
+            self.errors.append(error)
+            return None
+        return Module(path, name, text, tree, path.name == "__init__.py")
+
+
+def parse(text: str, path: Path) -> ast.Module:
+    """The syntax tree of a file. Raises ``SourceError`` that names the line."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # invalid escapes in checked code are not ours to report
+            return ast.parse(text, filename=str(path))
+    except SyntaxError as error:
+        raise SourceError(path, error.lineno, f"syntax error: {error.msg}") from error
+    except (RecursionError, MemoryError) as error:
+        raise SourceError(path, None, "nested too deeply to parse") from error
+    except ValueError as error:
+        raise SourceError(path, None, str(error)) from error
+
+
+def dotted_name(path: Path) -> tuple[str, Path]:
+    """The dotted name of a file and the directory that this name is relative to."""
+    resolved = path.resolve()
+    parts = [] if resolved.name == "__init__.py" else [resolved.stem]
+    directory = resolved.parent
+    while (directory / "__init__.py").is_file():
+        parts.insert(0, directory.name)
+        directory = directory.parent
+    return ".".join(parts) or resolved.parent.name, directory
+
+
+def top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements of a body, looking into ``if``, ``try`` and ``with`` (optional imports, version switches)."""
+    for statement in body:
+        match statement:
+            case ast.If() if is_main_guard(statement.test):
+                continue
+            case ast.If():
+                yield from top_level(statement.body)
+                yield from top_level(statement.orelse)
+            case ast.Try():
+                for handler in statement.handlers:
+                    yield from top_level(handler.body)
+                yield from top_level(statement.orelse)
+                yield from top_level(statement.finalbody)
+                yield from top_level(statement.body)  # last: the body's names win over a handler's stand-ins
+            case ast.With():
+                yield from top_level(statement.body)
+            case _:
+                yield statement
+
+
+def is_main_guard(test: ast.expr) -> bool:
+    """``if __name__ == "__main__"``."""
+    return isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__"
+
+
+def bound_names(target: ast.expr) -> Iterator[str]:
+    """The names that an assignment target binds."""
+    match target:
+        case ast.Name():
+            yield target.id
+        case ast.Tuple() | ast.List():
+            for item in target.elts:
+                yield from bound_names(item)
+        case ast.Starred():
+            yield from bound_names(target.value)
+        case _:
+            pass

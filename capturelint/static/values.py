@@ -1,0 +1,487 @@
+"""What the analyser knows about a Python value: a device tensor, a host number and how often it changes, an object.
+
+Values are immutable; everything that code can mutate (instances, lists, dicts) lives in the heap and is pointed at by
+a ``Ref``. ``Unknown`` means "anything" and never causes an event: doubt is silent. A ``Union`` holds the few
+alternatives that joining two paths leaves.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING, TypeAlias
+
+from capturelint.vocabulary import Confidence, Varies
+
+if TYPE_CHECKING:
+    from capturelint.static.events import Site
+    from capturelint.static.index import ClassDef, FunctionDef, Module
+
+MAX_OPTIONS = 5
+
+
+class Memory(Enum):
+    """Where a tensor's bytes are."""
+
+    DEVICE = "device"
+    HOST = "host"
+    PINNED = "pinned"
+    EITHER = "either"
+    """Not known: the default device or a ``device=`` argument could not be told."""
+
+
+class Kind(Enum):
+    """What a tensor's elements are, as far as indexing cares."""
+
+    BOOL = "bool"
+    INT = "int"
+    FLOAT = "float"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """A slot that outlives a step: an attribute, an item, or a static input."""
+
+    owner: int
+    key: object
+
+    def __str__(self) -> str:
+        return str(self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """A host value known exactly: number, text, ``None``, ``...``. ``deps`` are the homes that it was computed from."""
+
+    value: object
+    deps: frozenset[Home] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A host number or flag that is not known exactly.
+
+    ``drawn`` is the call that drew it from a host clock or generator; ``read`` says that it was read from the device,
+    so that the read is reported and not every later use.
+    """
+
+    varies: Varies = Varies.NEVER
+    deps: frozenset[Home] = frozenset()
+    drawn: Site | None = None
+    read: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A host string that is not known exactly."""
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureQuery:
+    """The answer of ``is_current_stream_capturing()``; ``negated`` after ``not``."""
+
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A ``torch.device``: of the accelerator, of the host, or not known."""
+
+    memory: Memory
+
+
+@dataclass(frozen=True, slots=True)
+class Dtype:
+    """A ``torch.dtype``."""
+
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor. ``rank`` is ``None`` where it is not known.
+
+    ``home`` is the slot whose content from before the step this is (or a view of, if ``view``); ``extends`` is set on a
+    concatenation that is longer than its home. ``ident`` tells tensors apart across names. ``rows`` is the size of
+    the first dimension where it is a constant.
+    """
+
+    memory: Memory = Memory.DEVICE
+    rank: int | None = None
+    kind: Kind = Kind.UNKNOWN
+    sure: Confidence = Confidence.CERTAIN
+    home: Home | None = None
+    view: bool = False
+    extends: Home | None = None
+    made: Site | None = None
+    ident: int = 0
+    rows: int | None = None
+    recorded: bool = False
+    negative: bool = False
+    varies: Varies = Varies.NEVER
+    deps: frozenset[Home] = frozenset()
+    parameter: bool = False
+
+    @property
+    def on_device(self) -> bool:
+        """True where the bytes are surely on the device."""
+        return self.memory is Memory.DEVICE
+
+    @property
+    def on_host(self) -> bool:
+        """True where the bytes are surely in host memory."""
+        return self.memory in (Memory.HOST, Memory.PINNED)
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """An immutable sequence: exact ``items``, or ``None`` and any number of ``element``."""
+
+    items: tuple[Value, ...] | None
+    element: Value = Unknown()
+    shape: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """``start:stop:step``."""
+
+    start: Value
+    stop: Value
+    step: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """``range(...)``; ``items`` where all bounds are constants and the range is short."""
+
+    varies: Varies
+    items: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A pointer to an object in the heap."""
+
+    oid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function of the analysed code with the environment that it closes over."""
+
+    definition: FunctionDef
+    module: Module
+    owner: ClassDef | None = None
+    scope: Scope | None = None
+    compiled: bool = False
+
+    def __hash__(self) -> int:
+        return id(self.definition)
+
+
+@dataclass(frozen=True, slots=True)
+class Lambda:
+    """A lambda with the environment that it closes over."""
+
+    node: ast.Lambda
+    module: Module
+    scope: Scope
+
+    def __hash__(self) -> int:
+        return id(self.node)
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A function bound to its first argument."""
+
+    function: Value
+    owner: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """``functools.partial(function, *args, **kwargs)``."""
+
+    function: Value
+    args: tuple[Value, ...]
+    kwargs: tuple[tuple[str, Value], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Class:
+    """A class of the analysed code."""
+
+    definition: ClassDef
+
+    def __hash__(self) -> int:
+        return id(self.definition)
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleValue:
+    """A module of the analysed code."""
+
+    module: Module
+
+    def __hash__(self) -> int:
+        return id(self.module)
+
+
+@dataclass(frozen=True, slots=True)
+class External:
+    """A name from outside the analysed code, by its dotted path: ``torch.nn.functional.softmax``."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class BoundExternal:
+    """An attribute of a value that no analysed code defines: ``tensor.sum``, ``[].append``."""
+
+    owner: Value
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Super:
+    """``super()`` inside a method: attribute look-up starts after ``after``."""
+
+    owner: Value
+    after: ClassDef
+
+    def __hash__(self) -> int:
+        return id(self.after)
+
+
+@dataclass(frozen=True, slots=True)
+class Union:
+    """One of a few alternatives."""
+
+    options: tuple[Value, ...]
+
+
+Value: TypeAlias = (
+    Unknown
+    | Const
+    | Number
+    | Text
+    | CaptureQuery
+    | Device
+    | Dtype
+    | Tensor
+    | Sequence
+    | Slice
+    | Range
+    | Ref
+    | Function
+    | Lambda
+    | Method
+    | Partial
+    | Class
+    | ModuleValue
+    | External
+    | BoundExternal
+    | Super
+    | Union
+)
+
+UNKNOWN = Unknown()
+NONE = Const(None)
+TRUE = Const(True)
+FALSE = Const(False)
+
+
+class Scope:
+    """The names of one function call, and the scope that encloses it. Mutable: closures see later assignments."""
+
+    __slots__ = ("module", "names", "owner", "parent", "this")
+
+    def __init__(self, module: Module, parent: Scope | None = None) -> None:
+        self.module = module
+        self.parent = parent
+        self.names: dict[str, Value] = {}
+        self.owner: ClassDef | None = None
+        self.this: Value = UNKNOWN
+
+    def find(self, name: str) -> Value | None:
+        """The nearest binding of ``name`` in this call and the ones around it."""
+        scope: Scope | None = self
+        while scope is not None:
+            if (value := scope.names.get(name)) is not None:
+                return value
+            scope = scope.parent
+        return None
+
+
+def options(value: Value) -> tuple[Value, ...]:
+    """The alternatives of a value."""
+    return value.options if isinstance(value, Union) else (value,)
+
+
+def union(values: list[Value]) -> Value:
+    """The join of several values; of none, ``Unknown``."""
+    if not values:
+        return UNKNOWN
+    joined = values[0]
+    for value in values[1:]:
+        joined = join(joined, value)
+    return joined
+
+
+def join(left: Value, right: Value) -> Value:
+    """The smallest value that covers both."""
+    if left is right or left == right:
+        return left
+    merged: list[Value] = []
+    for option in (*options(left), *options(right)):
+        add_option(merged, option)
+    if len(merged) > MAX_OPTIONS:
+        return UNKNOWN
+    return merged[0] if len(merged) == 1 else Union(tuple(merged))
+
+
+def add_option(merged: list[Value], option: Value) -> None:
+    """Add one alternative, widening it into a present one of its sort."""
+    for at, present in enumerate(merged):
+        if present == option:
+            return
+        wider = widen(present, option)
+        if wider is not None:
+            merged[at] = wider
+            return
+    merged.append(option)
+
+
+def widen(left: Value, right: Value) -> Value | None:
+    """One value for two of the same sort, or ``None`` where they must stay apart."""
+    match left, right:
+        case Tensor(), Tensor():
+            return join_tensors(left, right)
+        case (Const() | Number(), Const() | Number()) if is_number(left) and is_number(right):
+            return join_numbers(left, right)
+        case Const(value=str()), Const(value=str()):
+            return None
+        case (Text(), Const(value=str())) | (Const(value=str()), Text()):
+            return Text()
+        case Sequence(), Sequence():
+            return join_sequences(left, right)
+        case Range(), Range():
+            return Range(max(left.varies, right.varies))
+        case Device(), Device():
+            return Device(Memory.EITHER)
+        case Dtype(), Dtype():
+            return Dtype(Kind.UNKNOWN)
+        case _:
+            return None
+
+
+def is_number(value: Value) -> bool:
+    """True for host numbers (and not for flags, which must keep both answers apart)."""
+    if isinstance(value, Number):
+        return True
+    return isinstance(value, Const) and isinstance(value.value, (int, float)) and not isinstance(value.value, bool)
+
+
+def join_numbers(left: Value, right: Value) -> Number:
+    """A number that may be either."""
+    return Number(
+        max(varies_of(left), varies_of(right)),
+        deps_of(left) | deps_of(right),
+        drawn=getattr(left, "drawn", None) or getattr(right, "drawn", None),
+        read=getattr(left, "read", False) or getattr(right, "read", False),
+    )
+
+
+def join_tensors(left: Tensor, right: Tensor) -> Tensor:
+    """A tensor that may be either."""
+    return Tensor(
+        memory=left.memory if left.memory is right.memory else Memory.EITHER,
+        rank=left.rank if left.rank == right.rank else None,
+        kind=left.kind if left.kind is right.kind else Kind.UNKNOWN,
+        sure=min(left.sure, right.sure),
+        home=left.home if left.home == right.home else None,
+        view=left.view or right.view,
+        extends=left.extends or right.extends,
+        made=left.made if left.extends else right.made,
+        ident=left.ident if left.ident == right.ident else 0,
+        rows=left.rows if left.rows == right.rows else None,
+        recorded=left.recorded and right.recorded,
+        negative=left.negative or right.negative,
+        varies=max(left.varies, right.varies),
+        deps=left.deps | right.deps,
+        parameter=left.parameter and right.parameter,
+    )
+
+
+def join_sequences(left: Sequence, right: Sequence) -> Sequence:
+    """A sequence that may be either: item by item where the lengths agree."""
+    shape = left.shape and right.shape
+    if left.items is not None and right.items is not None and len(left.items) == len(right.items):
+        return Sequence(tuple(map(join, left.items, right.items)), shape=shape)
+    return Sequence(None, join(element_of(left), element_of(right)), shape=shape)
+
+
+def element_of(sequence: Sequence) -> Value:
+    """Any item of the sequence."""
+    return union(list(sequence.items)) if sequence.items is not None else sequence.element
+
+
+def varies_of(value: Value) -> Varies:
+    """How often a host value changes; ``NEVER`` where that is not known."""
+    match value:
+        case Number():
+            return value.varies
+        case Union():
+            return max(map(varies_of, value.options))
+        case Sequence():
+            return max(map(varies_of, value.items), default=Varies.NEVER) if value.items else varies_of(value.element)
+        case Range():
+            return value.varies
+        case _:
+            return Varies.NEVER
+
+
+def deps_of(value: Value) -> frozenset[Home]:
+    """The homes that a value was computed from."""
+    match value:
+        case Const() | Number():
+            return value.deps
+        case Tensor():
+            return value.deps | ({value.home} if value.home else frozenset())
+        case Union():
+            return frozenset().union(*map(deps_of, value.options))
+        case Sequence() if value.items:
+            return frozenset().union(*map(deps_of, value.items))
+        case _:
+            return frozenset()
+
+
+def tensor_in(value: Value) -> Tensor | None:
+    """The tensor that a value is, less sure where it may be something else; ``None`` where it is none."""
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, Union):
+        found = next((option for option in value.options if isinstance(option, Tensor)), None)
+        if found is not None:
+            return replace(found, sure=min(found.sure, Confidence.LIKELY))
+    return None
+
+
+def constant(value: Value) -> object:
+    """The exact host value, or the ``Const`` class where there is none (since ``None`` is a value)."""
+    return value.value if isinstance(value, Const) else Const
+
+
+def int_constant(value: Value) -> int | None:
+    """The exact integer, or ``None``."""
+    found = constant(value)
+    return found if isinstance(found, int) and not isinstance(found, bool) else None
