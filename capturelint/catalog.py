@@ -435,3 +435,58 @@ def read_case(path: Path, name: str, case: Mapping[str, object]) -> Case:
         torch=str(case.get("torch", "")),
         possible=case.get("sure") == "possible",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class AtenRow:
+    """What CUDA refuses about ATen operators while capturing: one row of ``rules/aten.yaml``.
+
+    ``when`` names a condition of ``emulator/refusal.py``; ``argument`` is the schema argument that it looks at.
+    """
+
+    operators: tuple[str, ...]
+    effect: Effect
+    when: str
+    argument: str | None
+    why: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class AtenTable:
+    """``rules/aten.yaml``: refusals, and the arguments that operators take on the host beside device ones."""
+
+    refusals: tuple[AtenRow, ...]
+    host_arguments: Mapping[str, frozenset[str]]
+
+
+@cache
+def load_aten() -> AtenTable:
+    """What ATen operators do to a capture. Raises ``CatalogError``."""
+    path = data_directory("rules") / "aten.yaml"
+    record = read_mapping(path)
+    rows = record.get("refusals")
+    if not isinstance(rows, list):
+        raise CatalogError(f"{path}: 'refusals' must be a list")
+    hosts = section(path, record, "host_arguments")
+    return AtenTable(
+        tuple(read_aten_row(path, row) for row in rows),
+        {name: frozenset(texts(path, hosts, name)) for name in hosts},
+    )
+
+
+def read_aten_row(path: Path, row: object) -> AtenRow:
+    """One refusal."""
+    if not isinstance(row, dict):
+        raise CatalogError(f"{path}: a refusal must be a mapping")
+    for key in row:
+        if key not in AtenRow.__slots__:
+            raise CatalogError(f"{path}: unknown key '{key}'{nearest(str(key), AtenRow.__slots__)}")
+    return AtenRow(
+        operators=texts(path, row, "operators"),
+        effect=word(path, "effect", text(path, row, "effect"), Effect),
+        when=text(path, row, "when"),
+        argument=text(path, row, "argument") if "argument" in row else None,
+        why=text(path, row, "why"),
+        source=text(path, row, "source"),
+    )
