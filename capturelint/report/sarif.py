@@ -12,6 +12,7 @@ from capturelint.escape import visible
 from capturelint.finding import Finding
 from capturelint.place import Place
 from capturelint.report.model import CheckReport, relative
+from capturelint.report.page import BUILT_IN
 from capturelint.vocabulary import Confidence
 
 Json = dict[str, object]
@@ -21,10 +22,6 @@ LEVELS = {
     Confidence.CERTAIN: "error",
     Confidence.LIKELY: "warning",
     Confidence.POSSIBLE: "note",
-}
-BUILT_IN_SUMMARIES = {
-    "unused-ignore": "A suppression comment that suppresses nothing",
-    "unexplained": "Replay differs from eager and no rule explains it",
 }
 
 
@@ -53,7 +50,8 @@ def descriptor(name: str, rules: Mapping[str, Rule]) -> Json:
     """A rule as code-scanning services show it."""
     rule = rules.get(name)
     if rule is None:
-        return {"id": name, "shortDescription": {"text": BUILT_IN_SUMMARIES.get(name, name)}}
+        summary = BUILT_IN[name].summary if name in BUILT_IN else name
+        return {"id": name, "shortDescription": {"text": summary}}
     cure = "\n".join(f"- {text}" for text in rule.help)
     sources = "\n".join(f"- {source}" for source in rule.sources)
     return {
