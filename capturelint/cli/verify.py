@@ -1,9 +1,227 @@
-"""``capturelint verify``."""
+"""``capturelint verify``: run, capture, replay and compare a decode step."""
 
 from __future__ import annotations
 
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from enum import Enum
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
 import typer
+
+from capturelint.catalog import find_rules
+from capturelint.errors import UsageError
+from capturelint.report.model import Format
+from capturelint.runtime.blame import Suspects
+from capturelint.runtime.protocol import Plan, Progress
+from capturelint.runtime.suspects import read_suspects
+from capturelint.runtime.verify import Limits, VerifyReport, verify
+from capturelint.vocabulary import Verdict
+
+DEFAULT_STEPS = 16
+WARM_UP = 3
+EXIT_CODES = {"safe": 0, "unsafe": 1, "fault": 2}
+INTERRUPTED = 130
+Tell = Callable[[Progress], None]
+
+
+class Device(Enum):
+    """Where the step runs."""
+
+    CUDA = "cuda"
+    EMULATED = "emulated"
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
+    app.command("verify", epilog="Example: capturelint verify model.py --buckets 1,2,4,8")(command)
+
+
+def command(
+    target: Annotated[str, typer.Argument(help="A .py file with build(device), or hf:DIRECTORY, or hf:MODEL_TYPE.")],
+    buckets: Annotated[str, typer.Option(metavar="LIST", help="Batch sizes, separated by commas.")] = "1,2,4,8",
+    device: Annotated[Device | None, typer.Option(help="Default: cuda where there is one.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(metavar="N", help=f"Decode steps, warm-up included; default {DEFAULT_STEPS}.")
+    ] = None,
+    max_length: Annotated[int, typer.Option(metavar="N", help="Positions of a cache that the tool makes.")] = 256,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Time without any progress after which a bucket is given up.")
+    ] = 300.0,
+    memory_limit: Annotated[
+        float | None, typer.Option(metavar="GIB", help="Memory that the target may take; default: no limit.")
+    ] = None,
+    tolerance: Annotated[
+        float | None, typer.Option(metavar="X", help="Allowed error, relative to the largest eager value.")
+    ] = None,
+    tiny: Annotated[bool, typer.Option("--tiny", help="A tiny random configuration, for hf:MODEL_TYPE.")] = False,
+    driver: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Run the file's own capture code, NAME(device).")
+    ] = None,
+    reference: Annotated[
+        str | None, typer.Option(metavar="[FILE:]NAME", help="The eager counterpart of --driver.")
+    ] = None,
+    suspects: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="JSON of `capturelint check`; what is confirmed is proven.")
+    ] = None,
+    select: Annotated[list[str] | None, typer.Option(metavar="RULE", help="Report only this rule; repeatable.")] = None,
+    ignore: Annotated[list[str] | None, typer.Option(metavar="RULE", help="Not this rule; repeatable.")] = None,
+    compile_step: Annotated[
+        bool, typer.Option("--compile/--no-compile", help="Also look at the compiled step; not available yet.")
+    ] = False,
+    form: Annotated[Format, typer.Option("--format", help="How to write the report.")] = Format.TEXT,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the report to this file.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Findings only, no progress.")] = False,
+) -> None:
+    """Capture and replay a decode step at every batch size, and compare it with eager.
+
+    Exit codes: 0 safe, 1 unsafe, 2 the target or the machine is at fault.
+    """
+    if compile_step:
+        raise UsageError("--compile is not available yet; leave it out")
+    chosen, ignored = find_rules(select or ()), find_rules(ignore or ())
+    plan = Plan(
+        target=existing(target),
+        device=device.value if device else "auto",
+        buckets=(0,) if driver else bucket_sizes(buckets),
+        steps=at_least(DEFAULT_STEPS if steps is None else steps, WARM_UP + 2, "--steps"),
+        warm_up=WARM_UP,
+        max_length=at_least(max_length, 1, "--max-length"),
+        tiny=tiny,
+        driver=driver,
+        reference=reference,
+        tolerance=tolerance,
+        memory_limit_gib=positive(memory_limit, "--memory-limit"),
+    )
+    limits = Limits(positive(timeout, "--timeout") or timeout, memory_limit)
+    known = read_suspects(suspects) if suspects else Suspects()
+    with ended_by_signals(), progress(quiet, plan) as tell:
+        report = verify(plan, limits, known, steps is None, tell)
+    findings = [f for f in report.findings if f.rule not in ignored and (not chosen or f.rule in chosen)]
+    report = replace(report, findings=tuple(findings))
+    write(render(report, form, quiet, output is None and sys.stdout.isatty()), output)
+    for bucket in report.buckets:
+        if bucket.fault and bucket.verdict is not Verdict.OK:
+            print(f"error: {bucket.message}", file=sys.stderr)
+    raise typer.Exit(EXIT_CODES[report.verdict])
+
+
+def existing(target: str) -> str:
+    """A target that can be tried. Raises ``UsageError``."""
+    if target.startswith("hf:"):
+        return target
+    path = Path(target)
+    if not path.exists():
+        raise UsageError(f"{target}: no such file; a target is a .py file, hf:DIRECTORY or hf:MODEL_TYPE")
+    if path.is_dir():
+        raise UsageError(f"{target}: a directory; name the .py file in it that defines build, inputs and step")
+    return target
+
+
+def bucket_sizes(text: str) -> tuple[int, ...]:
+    """``1,2,4`` as numbers, each once, in the order given. Raises ``UsageError``."""
+    words = [word.strip() for word in text.split(",")]
+    wrong = [word for word in words if not word.isascii() or not word.isdigit() or int(word) < 1]
+    if wrong:
+        raise UsageError(f"--buckets {text}: '{wrong[0]}' is no batch size; give whole numbers from 1, like 1,2,4,8")
+    return tuple(dict.fromkeys(map(int, words)))
+
+
+def at_least(value: int, least: int, option: str) -> int:
+    """``value``. Raises ``UsageError`` below ``least``."""
+    if value < least:
+        raise UsageError(f"{option} {value}: must be at least {least}")
+    return value
+
+
+def positive(value: float | None, option: str) -> float | None:
+    """``value``. Raises ``UsageError`` unless it is above 0."""
+    if value is not None and not value > 0:
+        raise UsageError(f"{option} {value:g}: must be above 0")
+    return value
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM unwind, so that no worker outlives this process."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+@contextmanager
+def progress(quiet: bool, plan: Plan) -> Iterator[Tell]:
+    """A line on a terminal that says what the worker does; silence elsewhere."""
+    if quiet or not sys.stderr.isatty():
+        with nullcontext():
+            yield lambda told: None
+        return
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    with console.status("starting") as status:
+        yield lambda told: status.update(status_line(told, plan))
+
+
+def status_line(told: Progress, plan: Plan) -> str:
+    """``batch 4: replay, step 7 of 16``."""
+    where = f"batch {told.bucket}: " if told.bucket else ""
+    at = f", step {told.step + 1} of {plan.steps}" if told.step is not None else ""
+    return f"{where}{told.stage.value}{at}"
+
+
+def render(report: VerifyReport, form: Format, quiet: bool, terminal: bool) -> str:
+    """The report in the format asked for."""
+    from capturelint.report import render as render_findings
+    from capturelint.report.verify_json import render_verify_json
+    from capturelint.report.verify_text import as_check, render_verify_text
+
+    match form:
+        case Format.JSON:
+            return render_verify_json(report)
+        case Format.TEXT:
+            width = terminal_width() if terminal else None
+            return render_verify_text(report, source_lines, terminal, width, quiet)
+        case _:
+            return render_findings(as_check(report), form, read=source_lines, quiet=quiet)
+
+
+def source_lines(path: Path, cell: int | None) -> list[str]:
+    """The lines of a file that a finding is in; none where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def terminal_width() -> int:
+    """Columns of the terminal."""
+    import shutil
+
+    return shutil.get_terminal_size().columns
+
+
+def write(text: str, output: Path | None) -> None:
+    """To a file or to stdout. Raises ``UsageError`` where the file cannot be written."""
+    if output is None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--output {output}: {error.strerror}") from error

@@ -1,0 +1,91 @@
+"""A report of ``verify`` for programs, as the contract lists it; what was not measured is absent, never invented."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from capturelint import __version__
+from capturelint.finding import Finding
+from capturelint.report.json import finding_record
+from capturelint.runtime.observations import BucketResult, Times
+from capturelint.runtime.verify import VerifyReport
+
+Json = dict[str, object]
+
+
+def render_verify_json(report: VerifyReport, compiled: Mapping[str, object] | None = None) -> str:
+    """The JSON of ``verify``; ASCII only."""
+    machine = report.machine
+    record: Json = {"schema": 1, "version": __version__, "target": report.target, "device": machine.device}
+    if machine.gpu is not None:
+        record["gpu"] = machine.gpu
+    record |= {
+        "torch": machine.torch,
+        "verdict": report.verdict,
+        "buckets": [bucket_record(bucket) for bucket in report.buckets],
+        "findings": [verify_finding(finding) for finding in report.findings],
+    }
+    if compiled is not None:
+        record["compile"] = dict(compiled)
+    if report.floor is not None:
+        floor = report.floor
+        record["floor"] = {"bytes": floor.nbytes, "bandwidth": floor.bandwidth, "ms": round(floor.ms, 4)}
+    if report.launch_bound is not None:
+        record["launch_bound"] = report.launch_bound
+    record["notes"] = list(report.notes)
+    return json.dumps(record, indent=2) + "\n"
+
+
+def bucket_record(bucket: BucketResult) -> Json:
+    """One bucket; fields that nothing was measured for are left out."""
+    record: Json = {"size": bucket.size, "verdict": bucket.verdict.value}
+    optional: Json = {
+        "max_error": finite(bucket.max_error),
+        "noise": bucket.noise,
+        "tolerance": bucket.tolerance,
+        "steps": bucket.steps or None,
+        "argmax_flips": bucket.argmax_flips,
+        "graph_nodes": bucket.graph_nodes,
+        "pool_bytes": bucket.pool_bytes,
+        "capture_s": rounded(bucket.capture_s),
+        "eager_ms": times(bucket.eager_ms),
+        "replay_ms": times(bucket.replay_ms),
+        "host_ms": times(bucket.host_ms),
+        "speedup": speedup(bucket),
+        "busy_share": rounded(bucket.busy_share),
+        "message": bucket.message or None,
+        "probes": list(bucket.probes) or None,
+    }
+    return record | {name: value for name, value in optional.items() if value is not None}
+
+
+def verify_finding(finding: Finding) -> Json:
+    """A finding with its evidence as text, as ``verify`` prints it."""
+    record = finding_record(finding)
+    if finding.evidence is not None:
+        evidence = finding.evidence
+        record |= {"evidence": evidence.text, "bucket": evidence.bucket, "step": evidence.step}
+    return record
+
+
+def times(measured: Times | None) -> Json | None:
+    """Milliseconds, to the microsecond."""
+    return None if measured is None else {"p50": round(measured.p50, 4), "p99": round(measured.p99, 4)}
+
+
+def speedup(bucket: BucketResult) -> float | None:
+    """Eager over replay."""
+    if bucket.eager_ms is None or bucket.replay_ms is None:
+        return None
+    return round(bucket.eager_ms.p50 / bucket.replay_ms.p50, 2)
+
+
+def rounded(value: float | None) -> float | None:
+    """To four digits after the point."""
+    return None if value is None else round(value, 4)
+
+
+def finite(value: float | None) -> float | str | None:
+    """JSON has no infinity."""
+    return "inf" if value == float("inf") else value

@@ -1,0 +1,117 @@
+"""A report of ``verify`` for people: where it ran, a row a bucket, the findings, what it is worth, a count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from capturelint import __version__
+from capturelint.report.model import CheckReport, ReadLines, count_by_outcome, counted
+from capturelint.report.verify_json import speedup
+from capturelint.runtime.observations import BucketResult, Machine, Times
+from capturelint.runtime.verify import VerifyReport
+from capturelint.vocabulary import Verdict
+
+Cell = Callable[[BucketResult], str]
+
+
+def render_verify_text(
+    report: VerifyReport, read: ReadLines, colour: bool = False, width: int | None = None, quiet: bool = False
+) -> str:
+    """The whole report; ``quiet`` leaves the findings."""
+    findings = render_findings(report, read, colour, width)
+    if quiet:
+        return findings
+    parts = [
+        f"{report.target} {machine_line(report.machine)}",
+        "\n".join(table(report.buckets)),
+        "\n".join(f"batch {bucket.size}: {bucket.message}" for bucket in report.buckets if bucket.message),
+        findings.rstrip("\n"),
+        "\n".join((*report.notes, *worth(report))),
+        last_line(report),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def machine_line(machine: Machine) -> str:
+    """Where the verdicts come from; an emulated run says so first of all."""
+    if machine.device == "emulated":
+        return f"emulated on the CPU (torch {machine.torch}): verdicts only, no times"
+    return f"on {machine.gpu} (torch {machine.torch})"
+
+
+def render_findings(report: VerifyReport, read: ReadLines, colour: bool, width: int | None) -> str:
+    """The findings with their frames, as ``check`` prints them."""
+    if not report.findings:
+        return ""
+    from capturelint.report.text import render_text
+
+    return render_text(as_check(report), read=read, colour=colour, width=width, quiet=True)
+
+
+def as_check(report: VerifyReport) -> CheckReport:
+    """The findings in the record that the shared formats are written from."""
+    return CheckReport(__version__, report.machine.torch, files=1, findings=report.findings, notes=report.notes)
+
+
+COLUMNS: Sequence[tuple[str, Cell]] = (
+    ("batch", lambda bucket: str(bucket.size)),
+    ("verdict", lambda bucket: bucket.verdict.value),
+    ("steps", lambda bucket: str(bucket.steps or "")),
+    ("max error", lambda bucket: number(bucket.max_error)),
+    ("tolerance", lambda bucket: number(bucket.tolerance)),
+    ("eager ms", lambda bucket: milliseconds(bucket.eager_ms)),
+    ("replay ms", lambda bucket: milliseconds(bucket.replay_ms)),
+    ("p99", lambda bucket: f"{bucket.replay_ms.p99:.2f}" if bucket.replay_ms else ""),
+    ("speed-up", lambda bucket: f"{ratio:.1f}x" if (ratio := speedup(bucket)) else ""),
+    ("nodes", lambda bucket: str(bucket.graph_nodes or "")),
+    ("pool MB", lambda bucket: "" if bucket.pool_bytes is None else f"{bucket.pool_bytes / 1e6:.1f}"),
+    ("capture s", lambda bucket: "" if bucket.capture_s is None else f"{bucket.capture_s:.2f}"),
+)
+
+
+def table(buckets: Sequence[BucketResult]) -> list[str]:
+    """One row a bucket; columns without any value are left out, the verdict stands left, numbers right."""
+    columns = [(title, [cell(bucket) for bucket in buckets]) for title, cell in COLUMNS]
+    kept = [(title, cells) for title, cells in columns if any(cells)]
+    rows = [[title for title, _ in kept], *map(list, zip(*(cells for _, cells in kept), strict=True))]
+    widths = [max(len(row[index]) for row in rows) for index in range(len(kept))]
+    return [
+        "  ".join(
+            text.ljust(width) if kept[index][0] == "verdict" else text.rjust(width)
+            for index, (text, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def number(value: float | None) -> str:
+    """Two significant digits."""
+    return "" if value is None else f"{value:.2g}"
+
+
+def milliseconds(times: Times | None) -> str:
+    """The median."""
+    return "" if times is None else f"{times.p50:.2f}"
+
+
+def worth(report: VerifyReport) -> list[str]:
+    """What graphs are worth for this step, where it was measured."""
+    measured = [bucket for bucket in report.buckets if speedup(bucket) is not None]
+    if report.launch_bound is None or not measured:
+        return []
+    best = max(measured, key=lambda bucket: speedup(bucket) or 0.0)
+    floor = f"; floor {report.floor.ms:.2f} ms to read the weights once" if report.floor else ""
+    if report.launch_bound:
+        return [f"launch-bound: graphs pay, {speedup(best)}x at batch {best.size}{floor}"]
+    return [f"not launch-bound: graphs gain {speedup(best)}x at most{floor}"]
+
+
+def last_line(report: VerifyReport) -> str:
+    """``unsafe: 1 of 4 buckets, 1 finding (1 capture error)``."""
+    bad = sum(bucket.verdict is not Verdict.OK for bucket in report.buckets)
+    if not bad:
+        return f"{report.verdict}: {counted(len(report.buckets), 'bucket')}"
+    found = (
+        f", {counted(len(report.findings), 'finding')} ({count_by_outcome(report.findings)})" if report.findings else ""
+    )
+    return f"{report.verdict}: {bad} of {counted(len(report.buckets), 'bucket')}{found}"

@@ -1,0 +1,250 @@
+"""An observation becomes a finding: the rule that fits, the line, and words that a reader can act on.
+
+A static suspect on the same line whose rule the observation confirms wins and is ``proven``. Where no rule fits, the
+finding says so under ``unexplained`` with everything known; an observation is never dropped.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from capturelint.catalog import Rule, load_rules
+from capturelint.finding import Evidence, Finding
+from capturelint.place import Frame, Place
+from capturelint.runtime.observations import Observation, Spot
+from capturelint.vocabulary import Confidence, ObservationKind, Outcome
+
+MAX_CODE = 48
+HOST_METHODS = re.compile(r"\.(item|tolist|cpu|numpy|to|synchronize|query)\(")
+GROWING = {"cat", "stack", "constant_pad_nd", "pad", "hstack", "vstack"}
+
+DEFAULT_RULES: Mapping[ObservationKind, str] = {
+    ObservationKind.HOST_READ: "host-sync",
+    ObservationKind.PAGEABLE_COPY: "upload",
+    ObservationKind.DYNAMIC_OUTPUT: "dynamic-shape",
+    ObservationKind.SYNCHRONISED: "host-sync",
+    ObservationKind.CHECKED_ERROR: "unsafe-operation",
+    ObservationKind.UNJOINED_STREAM: "stream-misuse",
+    ObservationKind.FOREIGN_GENERATOR: "generator",
+    ObservationKind.REFUSED: "unexplained",
+    ObservationKind.SCALAR_CHANGED: "baked-scalar",
+    ObservationKind.SHAPE_CHANGED: "baked-scalar",
+    ObservationKind.CALL_CHANGED: "host-side-effect",
+    ObservationKind.ADDRESS_CHANGED: "state-rebind",
+    ObservationKind.HOST_BYTES_CHANGED: "baked-scalar",
+    ObservationKind.OUTPUT_OVERWRITTEN: "stale-output",
+    ObservationKind.PADDING_LEAKED: "pad-write",
+    ObservationKind.RANDOM_FROZEN: "host-random",
+    ObservationKind.CAPTURE_DEPENDENT: "capture-dependent-maths",
+    ObservationKind.VALUES_DIFFER: "unexplained",
+}
+
+MESSAGES: Mapping[ObservationKind, str] = {
+    ObservationKind.HOST_READ: "`{code}` reads the device, which a capture refuses",
+    ObservationKind.PAGEABLE_COPY: "`{code}` copies pageable host memory, which a capture refuses",
+    ObservationKind.DYNAMIC_OUTPUT: "`{code}` sizes its result by values, which a capture refuses",
+    ObservationKind.SYNCHRONISED: "`{code}` waits for the device, which a capture refuses",
+    ObservationKind.CHECKED_ERROR: "`{code}` reads its own error code, which a capture refuses",
+    ObservationKind.UNJOINED_STREAM: "`{code}` starts work that the capture's stream never waits for",
+    ObservationKind.FOREIGN_GENERATOR: "`{code}` draws from a generator that the graph does not know",
+    ObservationKind.REFUSED: "`{code}` fails while it is captured",
+    ObservationKind.SCALAR_CHANGED: "a number in `{code}` is frozen at {before}",
+    ObservationKind.SHAPE_CHANGED: "a shape in `{code}` is frozen at {before}",
+    ObservationKind.CALL_CHANGED: "the branch at `{code}` is frozen as it went at capture",
+    ObservationKind.ADDRESS_CHANGED: "`{code}` rebinds state, which no replay repeats",
+    ObservationKind.HOST_BYTES_CHANGED: "`{code}` copies host memory whose content no replay renews",
+    ObservationKind.OUTPUT_OVERWRITTEN: "`{code}` keeps an output that the next replay overwrites",
+    ObservationKind.PADDING_LEAKED: "padded rows change live ones at `{code}`",
+    ObservationKind.RANDOM_FROZEN: "the random number in `{code}` is drawn once, at capture",
+    ObservationKind.CAPTURE_DEPENDENT: "`{code}` takes another way while it is captured",
+    ObservationKind.VALUES_DIFFER: "replay differs from eager",
+}
+
+SILENT = {
+    ObservationKind.SCALAR_CHANGED,
+    ObservationKind.SHAPE_CHANGED,
+    ObservationKind.CALL_CHANGED,
+    ObservationKind.ADDRESS_CHANGED,
+    ObservationKind.HOST_BYTES_CHANGED,
+    ObservationKind.OUTPUT_OVERWRITTEN,
+    ObservationKind.PADDING_LEAKED,
+    ObservationKind.RANDOM_FROZEN,
+    ObservationKind.CAPTURE_DEPENDENT,
+    ObservationKind.VALUES_DIFFER,
+}
+
+
+class Blanks(dict[str, str]):
+    """Template fields; an event's field that no run can know shows as dots."""
+
+    def __missing__(self, key: str) -> str:
+        return "..."
+
+
+@dataclass(frozen=True, slots=True)
+class Suspects:
+    """Static findings, from the JSON of ``check``."""
+
+    findings: Sequence[Finding] = field(default_factory=tuple)
+
+    def on(self, spot: Spot) -> list[Finding]:
+        """The suspects on a line."""
+        path = Path(spot.path).resolve()
+        return [
+            finding
+            for finding in self.findings
+            if finding.place is not None
+            and finding.place.line <= spot.line <= max(finding.place.end_line, finding.place.line)
+            and finding.place.path.resolve() == path
+        ]
+
+
+def blame(observations: Iterable[Observation], bucket: int, suspects: Suspects) -> list[Finding]:
+    """One finding an observation."""
+    return [finding_of(observation, bucket, suspects) for observation in observations]
+
+
+def finding_of(observation: Observation, bucket: int, suspects: Suspects) -> Finding:
+    """The finding that an observation proves."""
+    evidence = Evidence(observation.text, bucket, observation.step)
+    rules = load_rules()
+    if not observation.spots:
+        name = rule_name(observation, None)
+        return written(observation, name, rules.get(name), None, evidence)
+    spot = observation.spots[-1]
+    for suspect in suspects.on(spot):
+        if observation.kind in (rules[suspect.rule].runtime if suspect.rule in rules else ()):
+            return confirmed(suspect, evidence)
+    name = rule_name(observation, spot)
+    return written(observation, name, rules.get(name), spot, evidence)
+
+
+def confirmed(suspect: Finding, evidence: Evidence) -> Finding:
+    """A suspect that a run has proven."""
+    return Finding(
+        suspect.rule,
+        suspect.place,
+        suspect.message,
+        suspect.help,
+        suspect.outcome,
+        Confidence.PROVEN,
+        suspect.trail,
+        suspect.fingerprint,
+        suspect.suppressed,
+        evidence,
+    )
+
+
+def written(observation: Observation, name: str, rule: Rule | None, spot: Spot | None, evidence: Evidence) -> Finding:
+    """A finding in our own words; the cure is the rule's."""
+    silent = observation.kind in SILENT
+    code = code_at(spot) if spot else ""
+    message = MESSAGES[observation.kind].format_map(Blanks(code=code, before=observation.before or "its first value"))
+    if not code:
+        message = "no line is known: " + observation.text
+    trail = tuple(Frame(Path(each.path), each.line, each.name) for each in observation.spots[:-1])
+    return Finding(
+        name,
+        place_of(spot) if spot else None,
+        message,
+        filled(rule.help, code) if rule else (),
+        Outcome.SILENT_WRONG if silent else Outcome.CAPTURE_ERROR,
+        Confidence.PROVEN,
+        trail,
+        evidence=evidence,
+    )
+
+
+def filled(texts: Sequence[str], code: str) -> tuple[str, ...]:
+    """A rule's help with the code put in."""
+    return tuple(text.format_map(Blanks(code=code)) for text in texts)
+
+
+def rule_name(observation: Observation, spot: Spot | None) -> str:
+    """The rule that an observation confirms."""
+    match observation.kind:
+        case ObservationKind.HOST_READ if spot is not None:
+            return read_rule(spot)
+        case ObservationKind.SHAPE_CHANGED if observation.home or observation.call in GROWING:
+            return "cache-growth"
+        case kind:
+            return DEFAULT_RULES[kind]
+
+
+def read_rule(spot: Spot) -> str:
+    """Which of the rules about reads a line breaks: by its method, as a condition, or implicitly."""
+    code = code_at(spot, MAX_CODE * 100)
+    if HOST_METHODS.search(code):
+        return "host-sync"
+    return "tensor-branch" if is_condition(spot) else "implicit-sync"
+
+
+def is_condition(spot: Spot) -> bool:
+    """Whether the expression at ``spot`` decides a branch; the whole line where columns are unknown."""
+    for node in ast.walk(parsed(spot.path)):
+        match node:
+            case ast.If(test=test) | ast.While(test=test) | ast.Assert(test=test) | ast.IfExp(test=test):
+                tested = [test]
+            case ast.BoolOp(values=values):
+                tested = list(values)
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                tested = [operand]
+            case _:
+                continue
+        if any(decides(expression, spot) for expression in tested):
+            return True
+    return False
+
+
+def decides(expression: ast.expr, spot: Spot) -> bool:
+    """Whether a condition is the expression at ``spot``; ``x in tensor`` reads by itself."""
+    if isinstance(expression, ast.Compare) and isinstance(expression.ops[0], (ast.In, ast.NotIn)):
+        return False
+    if not spot.column:
+        return expression.lineno == spot.line
+    return (expression.lineno, expression.col_offset + 1, (expression.end_col_offset or 0) + 1) == (
+        spot.line,
+        spot.column,
+        spot.end_column,
+    )
+
+
+@cache
+def parsed(path: str) -> ast.Module:
+    """A source file's tree; an empty one where it cannot be read."""
+    try:
+        return ast.parse(Path(path).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return ast.Module(body=[], type_ignores=[])
+
+
+@cache
+def source_lines(path: str) -> tuple[bytes, ...]:
+    """A source file's lines; none where it cannot be read."""
+    try:
+        return tuple(Path(path).read_bytes().splitlines())
+    except OSError:
+        return ()
+
+
+def code_at(spot: Spot, limit: int = MAX_CODE) -> str:
+    """The expression at ``spot``, else its line, shortened to ``limit`` characters."""
+    lines = source_lines(spot.path)
+    if not 0 < spot.line <= len(lines):
+        return ""
+    line = lines[spot.line - 1]
+    if spot.column and spot.end_line in (0, spot.line) and spot.end_column > spot.column:
+        # Columns count bytes, as Python's do.
+        line = line[spot.column - 1 : spot.end_column - 1]
+    text = " ".join(line.decode("utf-8", errors="replace").split()).removesuffix(":")
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def place_of(spot: Spot) -> Place:
+    """A spot as a finding's place."""
+    return Place(Path(spot.path), spot.line, spot.column or 1, spot.end_line or spot.line, spot.end_column)

@@ -1,0 +1,195 @@
+"""One bucket from reference to verdict: eager twice, capture, replay, compare, and why not.
+
+A refused capture leaves the process unfit, so its result says ``unfit`` and the worker ends after sending it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+
+from capturelint.errors import TargetError
+from capturelint.runtime.capture import Captured, Pool, capture
+from capturelint.runtime.channel import Channel
+from capturelint.runtime.compare import argmax_flips, compare, has_nan, tolerance
+from capturelint.runtime.eager import Run, run_eager
+from capturelint.runtime.explain import Bench, explain
+from capturelint.runtime.forks import Forks
+from capturelint.runtime.observations import BucketResult, Observation
+from capturelint.runtime.project import Project
+from capturelint.runtime.protocol import Plan, Stage
+from capturelint.runtime.replay import run_replay
+from capturelint.runtime.states import Origin
+from capturelint.runtime.target import Target
+from capturelint.runtime.trace import Call, Recorder
+from capturelint.runtime.witness import is_out_of_memory, refusal
+from capturelint.vocabulary import ObservationKind, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What all buckets of a worker share."""
+
+    plan: Plan
+    target: Target
+    origin: Origin
+    project: Project
+    channel: Channel
+
+    def fresh(self, bucket: int) -> object:
+        """A state ready for a bucket's first step."""
+        state = self.origin.fresh()
+        self.target.prepare(state, bucket)
+        return state
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The eager truth: outputs, how far two eager runs are apart, and the calls of the step to be captured."""
+
+    run: Run
+    noise: float
+    tolerance: float
+    calls: Sequence[Call]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A bucket's result, and the graph where there is one. ``unfit``: this process can verify nothing more."""
+
+    result: BucketResult
+    captured: Captured | None = None
+    reference: Reference | None = None
+    unfit: bool = False
+
+
+def verify_bucket(session: Session, bucket: int, pool: Pool = None) -> Judged:
+    """Capture and replay one bucket. Lets errors of the target's own eager steps through."""
+    reference = make_reference(session, bucket)
+    forks = Forks(session.project)
+    recorder = Recorder(session.project)
+    watching = watch(forks, recorder if session.plan.traced else None)
+    try:
+        captured = capture(
+            session.target, session.fresh(bucket), bucket, session.plan.warm_up, session.channel, pool, watching
+        )
+    except BaseException as error:  # the target may raise anything, sys.exit included, while it is captured
+        if session.channel.now.stage is not Stage.CAPTURE:
+            raise
+        return refused(session, bucket, reference, error, forks, recorder)
+    run = run_replay(session.target, captured, bucket, replayed(session.plan), session.channel)
+    return judge(session, bucket, reference, captured, run)
+
+
+def replayed(plan: Plan) -> range:
+    """The steps that are replayed."""
+    return range(plan.warm_up, plan.steps)
+
+
+def watch(forks: Forks, recorder: Recorder | None) -> Callable[[], AbstractContextManager[object]]:
+    """What looks on while a step is captured."""
+
+    @contextmanager
+    def watching() -> Iterator[None]:
+        with forks.watching():
+            if recorder is None:
+                yield
+                return
+            with recorder:
+                yield
+
+    return watching
+
+
+def make_reference(session: Session, bucket: int) -> Reference:
+    """Two eager runs. Raises ``TargetError`` where they leave nothing to compare a replay with."""
+    plan = session.plan
+    run = run_eager(session.target, session.fresh(bucket), bucket, range(plan.steps), session.channel)
+    for step, outputs in enumerate(run.outputs):
+        if has_nan(outputs):
+            raise TargetError(f"step returns NaN without any capture, in step {step} at batch {bucket}")
+    again, calls = run_again(session, bucket)
+    noise = compare(run.outputs, again.outputs).worst
+    if not math.isfinite(noise):
+        raise TargetError(
+            f"two eager runs from the same state return other shapes or infinities at batch {bucket}; "
+            "nothing can be compared"
+        )
+    allowed = plan.tolerance if plan.tolerance is not None else tolerance(run.outputs[0], noise)
+    return Reference(run, noise, allowed, calls)
+
+
+def run_again(session: Session, bucket: int) -> tuple[Run, list[Call]]:
+    """The second eager run, with the calls of the step that will be captured."""
+    plan, state = session.plan, session.fresh(bucket)
+    run = run_eager(session.target, state, bucket, range(plan.warm_up), session.channel)
+    recorder = Recorder(session.project)
+    with recorder:
+        traced = run_eager(session.target, state, bucket, range(plan.warm_up, plan.warm_up + 1), session.channel)
+    rest = run_eager(session.target, state, bucket, range(plan.warm_up + 1, plan.steps), session.channel)
+    run.outputs.extend(traced.outputs + rest.outputs)
+    return run, recorder.calls
+
+
+def refused(
+    session: Session, bucket: int, reference: Reference, error: BaseException, forks: Forks, recorder: Recorder
+) -> Judged:
+    """The result of a capture that raised."""
+    if is_out_of_memory(error):
+        message = " ".join(str(error).split("\n")[0].split())
+        return Judged(BucketResult(bucket, Verdict.OUT_OF_MEMORY, message=message), unfit=True)
+    calls = [call for call in recorder.calls if call.failed] or reference.calls
+    seen = refusal(error, session.project, calls, forks.unjoined, session.plan.warm_up)
+    if not seen.spots and recorder.calls:
+        seen = replace(seen, spots=next((call.spots for call in recorder.calls if call.failed), ()))
+    result = BucketResult(
+        bucket,
+        Verdict.CAPTURE_ERROR,
+        noise=reference.noise,
+        tolerance=reference.tolerance,
+        message=seen.text,
+        observations=(seen,),
+    )
+    return Judged(result, reference=reference, unfit=True)
+
+
+def judge(session: Session, bucket: int, reference: Reference, captured: Captured, run: Run) -> Judged:
+    """Compare a replay with the reference, and explain a difference."""
+    expected = reference.run.outputs[run.first :]
+    comparison = compare(expected, run.outputs)
+    at = comparison.first_above(reference.tolerance)
+    result = BucketResult(
+        bucket,
+        Verdict.OK if at is None else Verdict.REPLAY_DIFFERS,
+        steps=len(run.outputs),
+        max_error=comparison.worst,
+        noise=reference.noise,
+        tolerance=reference.tolerance,
+        argmax_flips=argmax_flips(expected, run.outputs),
+    )
+    if at is None:
+        return Judged(result, captured, reference)
+    step = run.first + at
+    message = f"replay differs from eager from step {step} on, by {comparison.errors[at]:.2g} of the largest value"
+    found = explanation(session, bucket)
+    observations = tuple(found) or (Observation(ObservationKind.VALUES_DIFFER, message, step=step),)
+    return Judged(replace(result, message=message, observations=observations), captured, reference)
+
+
+def explanation(session: Session, bucket: int) -> list[Observation]:
+    """The causes of a difference; the verdict stands where looking for them fails."""
+    bench = Bench(
+        session.target,
+        lambda: session.fresh(bucket),
+        bucket,
+        session.plan.warm_up,
+        session.plan.steps,
+        session.channel,
+        session.project,
+    )
+    try:
+        return explain(bench)
+    except Exception as error:  # noqa: BLE001 - the target's code runs again here and may raise anything
+        return [Observation(ObservationKind.VALUES_DIFFER, f"looking for the cause failed: {error}")]

@@ -1,0 +1,107 @@
+"""One step becomes a CUDA graph: warm-up on a side stream, static inputs, one capture.
+
+Warm-up steps are real decode steps: what they leave in the state is what replay starts from, as it is in the
+reference. The captured step is recorded and not executed, so the first replay is that step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+
+from capturelint.errors import TargetError
+from capturelint.runtime.channel import Channel
+from capturelint.runtime.eager import make_inputs
+from capturelint.runtime.protocol import Stage
+from capturelint.runtime.target import Inputs, Target
+
+
+Pool: TypeAlias = Any
+"""The handle that ``CUDAGraph.pool`` returns; torch gives its type no public name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A graph with the buffers that it reads and writes. ``first`` is the index of the captured step."""
+
+    graph: torch.cuda.CUDAGraph
+    state: object
+    static: Mapping[str, object]
+    output: object
+    first: int
+    seconds: float
+
+
+def capture(
+    target: Target,
+    state: object,
+    bucket: int,
+    warm_up: int,
+    channel: Channel,
+    pool: Pool = None,
+    watching: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> Captured:
+    """Warm ``state`` up by ``warm_up`` steps and capture the next one.
+
+    ``watching`` is entered around the captured step only. Lets every error through; a refused capture leaves the
+    process unfit for any other.
+    """
+    static = static_inputs(make_inputs(target, bucket, 0))
+    warm(target, state, bucket, warm_up, static, channel)
+    copy_inputs(static, make_inputs(target, bucket, warm_up), warm_up)
+    torch.cuda.synchronize()
+    channel.enter(Stage.CAPTURE, bucket, warm_up)
+    graph = new_graph()
+    started = time.perf_counter()
+    with torch.no_grad(), torch.cuda.graph(graph, pool=pool), watching():
+        output = target.step(state, **static)
+    torch.cuda.synchronize()
+    return Captured(graph, state, static, output, warm_up, time.perf_counter() - started)
+
+
+def warm(
+    target: Target, state: object, bucket: int, warm_up: int, static: Mapping[str, object], channel: Channel
+) -> None:
+    """Run the first steps on a side stream, as torch's documentation asks for."""
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side), torch.no_grad():
+        for step in range(warm_up):
+            channel.enter(Stage.WARM_UP, bucket, step)
+            copy_inputs(static, make_inputs(target, bucket, step), step)
+            target.step(state, **static)
+    torch.cuda.current_stream().wait_stream(side)
+
+
+def new_graph() -> torch.cuda.CUDAGraph:
+    """An empty graph whose nodes can be counted, where torch can keep them (2.8 and later)."""
+    try:
+        return torch.cuda.CUDAGraph(keep_graph=True)
+    except TypeError:
+        return torch.cuda.CUDAGraph()
+
+
+def static_inputs(given: Inputs) -> dict[str, object]:
+    """Buffers of the inputs' shapes; host values stay what they are."""
+    return {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in given.items()}
+
+
+def copy_inputs(static: Mapping[str, object], given: Inputs, step: int) -> None:
+    """Write one step's inputs into the buffers. Raises ``TargetError`` where a shape or a name changed."""
+    if static.keys() != given.keys():
+        raise TargetError(f"inputs returns other names in step {step}: {sorted(given)} instead of {sorted(static)}")
+    for name, value in given.items():
+        buffer = static[name]
+        if not isinstance(buffer, torch.Tensor) or not isinstance(value, torch.Tensor):
+            continue
+        if buffer.shape != value.shape or buffer.dtype != value.dtype:
+            raise TargetError(
+                f"inputs changes `{name}` in step {step}: {tuple(value.shape)} {value.dtype} instead of "
+                f"{tuple(buffer.shape)} {buffer.dtype}; a bucket has one shape"
+            )
+        buffer.copy_(value)

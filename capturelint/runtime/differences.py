@@ -1,0 +1,205 @@
+"""What a captured step froze that a later eager step does otherwise: two lists of ATen calls become observations.
+
+Calls are compared in order up to the first that differs in what it is. A different host number is a cause by
+itself; a different shape runs on through every later call, so only those that read the state first are named.
+Addresses of intermediates differ at every step and mean nothing; those of homes are compared apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from capturelint.runtime.lines import Line, LineLog, Store, parting
+from capturelint.runtime.observations import Observation, Spot
+from capturelint.runtime.trace import Call
+from capturelint.vocabulary import ObservationKind
+
+
+@dataclass(frozen=True, slots=True)
+class StepTrace:
+    """One step's calls and lines. ``homes`` names the addresses that the state held when the step began."""
+
+    step: int
+    calls: tuple[Call, ...]
+    lines: tuple[Line, ...]
+    homes: dict[int, str] = field(default_factory=dict)
+    stores: tuple[Store, ...] = ()
+    draws: tuple[tuple[Spot, ...], ...] = ()
+
+
+def trace_of(step: int, calls: Sequence[Call], log: LineLog, homes: dict[int, str]) -> StepTrace:
+    """A finished recording."""
+    return StepTrace(step, tuple(calls), tuple(log.lines), homes, tuple(log.stores), tuple(log.draws))
+
+
+def captured_otherwise(captured: StepTrace, eager: StepTrace) -> Observation | None:
+    """The branch where a captured step left the path of the same step run eagerly; ``None`` if it did not."""
+    at = first_other_call(captured.calls, eager.calls)
+    if at is None:
+        return None
+    spots = branch_spots(captured, eager) or call_spots(captured, eager, at)
+    return Observation(
+        ObservationKind.CAPTURE_DEPENDENT,
+        f"while captured the step ran {call_word(captured, at)}, eagerly {call_word(eager, at)}",
+        spots,
+        step=eager.step,
+        before=call_word(captured, at),
+        after=call_word(eager, at),
+    )
+
+
+def frozen(captured: StepTrace, later: StepTrace) -> list[Observation]:
+    """What ``later`` does with other numbers, shapes or calls than ``captured``, the causes only."""
+    stop = first_other_call(captured.calls, later.calls)
+    pairs = list(zip(captured.calls, later.calls, strict=False))[:stop]
+    found = list(unique(observations_of(pairs, captured, later)))
+    if not found and stop is not None:
+        found = [other_call(captured, later, stop)]
+    return found
+
+
+def observations_of(pairs: Sequence[tuple[Call, Call]], captured: StepTrace, later: StepTrace) -> Iterator[Observation]:
+    """Differences of calls that are otherwise the same, up to the first shape that is no cause."""
+    for before, after in pairs:
+        if shapes(before) != shapes(after):
+            roots = [*growth(pairs, captured, later)]
+            yield from roots or [shape_changed(before, after, later, "")]
+            return
+        if before.scalars != after.scalars:
+            yield scalar_changed(before, after, later)
+        elif contents(before) != contents(after):
+            yield host_bytes_changed(before, after, later)
+
+
+def growth(pairs: Sequence[tuple[Call, Call]], captured: StepTrace, later: StepTrace) -> Iterator[Observation]:
+    """Calls that read a home whose shape is not what it was at capture."""
+    for before, after in pairs:
+        for old, new in zip(before.tensors, after.tensors, strict=False):
+            home = later.homes.get(new.address)
+            if home and old.shape != new.shape and captured.homes.get(old.address) == home:
+                yield shape_changed(before, after, later, home)
+                break
+
+
+def first_other_call(first: Sequence[Call], second: Sequence[Call]) -> int | None:
+    """Where two steps stop making the same calls from the same lines; ``None`` if they never do."""
+    for index, (a, b) in enumerate(zip(first, second, strict=False)):
+        if a.name != b.name or a.spots[-1:] != b.spots[-1:] or len(a.tensors) != len(b.tensors):
+            return index
+    return None if len(first) == len(second) else min(len(first), len(second))
+
+
+def scalar_changed(before: Call, after: Call, later: StepTrace) -> Observation:
+    """A host number that the graph keeps at its first value."""
+    old, new = next((a, b) for a, b in zip(before.scalars, after.scalars, strict=False) if a != b)
+    drawn = any(spots[-1:] == after.spots[-1:] for spots in later.draws)
+    return Observation(
+        ObservationKind.RANDOM_FROZEN if drawn else ObservationKind.SCALAR_CHANGED,
+        f"`{before.short}` was captured with {old[1]} and takes {new[1]} in step {later.step}",
+        after.spots,
+        step=later.step,
+        call=before.short,
+        before=old[1],
+        after=new[1],
+    )
+
+
+def shape_changed(before: Call, after: Call, later: StepTrace, home: str) -> Observation:
+    """A shape that the graph keeps at its first size."""
+    old, new = next((a, b) for a, b in zip(shapes(before), shapes(after), strict=False) if a != b)
+    return Observation(
+        ObservationKind.SHAPE_CHANGED,
+        f"`{before.short}` was captured on shape {list(old)} and gets {list(new)} in step {later.step}",
+        after.spots,
+        step=later.step,
+        call=before.short,
+        before=str(list(old)),
+        after=str(list(new)),
+        home=home,
+    )
+
+
+def host_bytes_changed(before: Call, after: Call, later: StepTrace) -> Observation:
+    """A copy from host memory that held other bytes at capture."""
+    return Observation(
+        ObservationKind.HOST_BYTES_CHANGED,
+        f"`{before.short}` read other host memory at capture than it does in step {later.step}",
+        after.spots,
+        step=later.step,
+        call=before.short,
+    )
+
+
+def other_call(captured: StepTrace, later: StepTrace, at: int) -> Observation:
+    """A branch on a host value that went the other way at a later step."""
+    return Observation(
+        ObservationKind.CALL_CHANGED,
+        f"the captured step ran {call_word(captured, at)}, step {later.step} runs {call_word(later, at)}",
+        branch_spots(captured, later) or call_spots(captured, later, at),
+        step=later.step,
+        call=call_word(captured, at),
+        before=call_word(captured, at),
+        after=call_word(later, at),
+    )
+
+
+def moved_homes(before: StepTrace, after: StepTrace) -> Iterator[Observation]:
+    """Homes that were given another tensor in ``before`` which ``after`` reads: replay keeps reading the old one."""
+    read = {tensor.address for call in after.calls for tensor in call.tensors}
+    for store in before.stores:
+        current = store.home.current()
+        address = next((address for address, name in after.homes.items() if name == store.home.name), None)
+        if current is None or address not in read:
+            continue
+        yield Observation(
+            ObservationKind.ADDRESS_CHANGED,
+            f"`{store.home.name}` was another tensor after step {before.step} than before it",
+            store.spots,
+            step=after.step,
+            home=store.home.name,
+        )
+
+
+def unique(found: Iterator[Observation]) -> Iterator[Observation]:
+    """One observation a line: layers run the same code."""
+    seen: set[tuple[object, ...]] = set()
+    for each in found:
+        where = (each.kind, *(spot_key(each.spots)))
+        if where not in seen:
+            seen.add(where)
+            yield each
+
+
+def spot_key(spots: tuple[Spot, ...]) -> tuple[object, ...]:
+    """The innermost line."""
+    return (spots[-1].path, spots[-1].line) if spots else ()
+
+
+def shapes(call: Call) -> list[tuple[int, ...]]:
+    """The input shapes of a call."""
+    return [tensor.shape for tensor in call.tensors]
+
+
+def contents(call: Call) -> list[str]:
+    """The digests of a call's host tensors."""
+    return [tensor.content for tensor in call.tensors]
+
+
+def call_word(trace: StepTrace, at: int) -> str:
+    """```cat` at line 12``, or that nothing follows."""
+    if at >= len(trace.calls):
+        return "nothing more"
+    call = trace.calls[at]
+    return f"`{call.short}` (line {call.spots[-1].line})" if call.spots else f"`{call.short}`"
+
+
+def call_spots(first: StepTrace, second: StepTrace, at: int) -> tuple[Spot, ...]:
+    """The line of the call that one of the two steps makes and the other does not."""
+    return next((trace.calls[at].spots for trace in (second, first) if at < len(trace.calls)), ())
+
+
+def branch_spots(first: StepTrace, second: StepTrace) -> tuple[Spot, ...]:
+    """The line where two steps took different ways."""
+    line = parting(list(first.lines), list(second.lines))
+    return () if line is None else (Spot(line.path, line.line, ""),)

@@ -1,0 +1,104 @@
+"""The target's own capture code, run as it is and compared with its eager counterpart.
+
+A driver returns ``{"expected", "got"}``, or its outputs stacked over steps, which are then compared with what the
+reference returns. It captures by itself, so a refusal has the driver's frames and no step of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from capturelint.errors import TargetError
+from capturelint.runtime.channel import Channel
+from capturelint.runtime.compare import compare, tolerance
+from capturelint.runtime.eager import DEVICE
+from capturelint.runtime.forks import Forks
+from capturelint.runtime.observations import BucketResult, Observation
+from capturelint.runtime.outputs import Leaf, leaves
+from capturelint.runtime.project import Project
+from capturelint.runtime.protocol import Plan, Stage
+from capturelint.runtime.target import pick
+from capturelint.runtime.witness import REFUSALS, is_out_of_memory, refusal
+from capturelint.vocabulary import ObservationKind, Verdict
+
+DRIVEN = 0
+"""A driver has no batch size of ours."""
+
+
+def run_driver(plan: Plan, channel: Channel, project: Project) -> None:
+    """Run a plan's driver and send its one result."""
+    channel.enter(Stage.LOAD)
+    path = Path(plan.target)
+    assert plan.driver is not None
+    driver = pick(path, plan.driver)
+    channel.enter(Stage.DRIVER, DRIVEN)
+    forks = Forks(project)
+    try:
+        with forks.watching():
+            returned = driver(DEVICE)
+            torch.cuda.synchronize()
+    except BaseException as error:  # noqa: BLE001 - the driver may raise anything, sys.exit included
+        channel.send(failed(error, project, forks))
+        return
+    if isinstance(returned, Mapping) and returned.keys() >= {"expected", "got"}:
+        expected, got = returned["expected"], returned["got"]
+    else:
+        channel.enter(Stage.EAGER, DRIVEN)
+        expected, got = reference(plan, path)(DEVICE), returned
+    channel.send(compared(plan, steps_of(expected), steps_of(got)))
+
+
+def reference(plan: Plan, path: Path):  # type: ignore[no-untyped-def]  # noqa: ANN201
+    """The eager counterpart. Raises ``TargetError`` where none was named."""
+    if plan.reference is None:
+        raise TargetError(
+            f"{path}: `{plan.driver}` returns no expected values; name its eager counterpart: --reference [FILE:]NAME"
+        )
+    file, _, name = plan.reference.rpartition(":")
+    return pick(Path(file) if file else path, name)
+
+
+def steps_of(output: object) -> list[Sequence[Leaf]]:
+    """An output as a row of steps: a stacked tensor is cut along its first dimension."""
+    found = leaves(output)
+    if len(found) == 1 and isinstance(found[0], torch.Tensor) and found[0].dim() > 0:
+        return [[row] for row in found[0].unbind(0)]
+    return [[leaf] for leaf in found]
+
+
+def compared(plan: Plan, expected: list[Sequence[Leaf]], got: list[Sequence[Leaf]]) -> BucketResult:
+    """The verdict over a driver's outputs."""
+    if len(expected) != len(got):
+        message = f"`{plan.driver}` returns {len(got)} steps, its reference {len(expected)}"
+        return differs(message, float("inf"), 0.0, len(got), 0)
+    allowed = plan.tolerance if plan.tolerance is not None else tolerance(expected[0] if expected else [], 0.0)
+    comparison = compare(expected, got)
+    at = comparison.first_above(allowed)
+    if at is None:
+        return BucketResult(
+            DRIVEN, Verdict.OK, steps=len(got), max_error=comparison.worst, noise=0.0, tolerance=allowed
+        )
+    error = comparison.errors[at]
+    message = f"`{plan.driver}` differs from eager from step {at} on, by {error:.2g} of the largest value"
+    return differs(message, comparison.worst, allowed, len(got), at)
+
+
+def differs(message: str, worst: float, allowed: float, steps: int, at: int) -> BucketResult:
+    """The result of a driver whose outputs are wrong."""
+    seen = Observation(ObservationKind.VALUES_DIFFER, message, step=at)
+    return BucketResult(
+        DRIVEN, Verdict.REPLAY_DIFFERS, steps, worst, 0.0, allowed, message=message, observations=(seen,)
+    )
+
+
+def failed(error: BaseException, project: Project, forks: Forks) -> BucketResult:
+    """The result of a driver that raised: a refused capture, no memory, or an error of its own."""
+    seen = refusal(error, project, [], forks.unjoined, 0)
+    if is_out_of_memory(error):
+        return BucketResult(DRIVEN, Verdict.OUT_OF_MEMORY, message=seen.text, observations=(seen,))
+    is_refusal = seen.kind is not ObservationKind.REFUSED or any(word in seen.text for word in REFUSALS)
+    verdict = Verdict.CAPTURE_ERROR if is_refusal else Verdict.CRASH
+    return BucketResult(DRIVEN, verdict, message=seen.text, observations=(seen,))

@@ -1,0 +1,51 @@
+"""The reference: a fresh state and a row of plain steps, no graph anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from capturelint.errors import TargetError
+from capturelint.runtime.channel import Channel
+from capturelint.runtime.outputs import Leaf, keep, leaves
+from capturelint.runtime.protocol import Stage
+from capturelint.runtime.target import Inputs, Target
+
+DEVICE = "cuda"
+"""What every target is given; an emulated run answers to the same name."""
+
+
+@dataclass(slots=True)
+class Run:
+    """Outputs and times of a row of steps. ``first`` is the index of the first one; times are empty if emulated."""
+
+    first: int
+    outputs: list[list[Leaf]] = field(default_factory=list)
+    device_ms: list[float] = field(default_factory=list)
+    host_ms: list[float] = field(default_factory=list)
+
+
+def make_inputs(target: Target, bucket: int, step: int) -> Inputs:
+    """One step's inputs. Raises ``TargetError`` if they are no mapping of names."""
+    made = target.inputs(bucket, step, DEVICE)
+    if not isinstance(made, Mapping) or not all(isinstance(name, str) for name in made):
+        raise TargetError(f"inputs returns {type(made).__name__}; it must return a dict of names and tensors")
+    return made
+
+
+def run_eager(target: Target, state: object, bucket: int, steps: range, channel: Channel) -> Run:
+    """Run ``steps`` on ``state`` and keep what they return.
+
+    The device is waited for after every step, so an asynchronous error is charged to the step that caused it.
+    """
+    run = Run(steps.start)
+    for step in steps:
+        channel.enter(Stage.EAGER, bucket, step)
+        given = make_inputs(target, bucket, step)
+        with torch.no_grad():
+            output = target.step(state, **given)
+        run.outputs.append(keep(leaves(output)))
+        torch.cuda.synchronize()
+    return run

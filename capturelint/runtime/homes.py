@@ -1,0 +1,124 @@
+"""The device tensors that a state holds, and where: attribute, dict key, list index, closure.
+
+A graph freezes addresses, so what matters of a tensor is the slot that the next step will read it from. The walk
+follows what a step could follow (attributes, containers, closures, partials), each object once.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+MAX_OBJECTS = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """A slot that held a tensor. ``keys`` leads to it from ``root``, whatever stands on the way by then."""
+
+    name: str
+    root: object
+    keys: tuple[object, ...]
+    tensor: torch.Tensor
+
+    def current(self) -> object:
+        """What the slot holds now; ``None`` where it is gone."""
+        value = self.root
+        for key in self.keys:
+            value = read(value, key)
+        return value
+
+
+def read(owner: object, key: object) -> object:
+    """What one slot holds."""
+    match owner:
+        case dict():
+            return owner.get(key)
+        case list() | tuple():
+            return owner[key] if isinstance(key, int) and key < len(owner) else None
+        case types.FunctionType():
+            return {name: value for _, name, value in function_slots(owner)}.get(str(key))
+        case _:
+            return getattr(owner, str(key), None)
+
+
+def homes(state: object, name: str = "state") -> list[Home]:
+    """Every slot under ``state`` that holds a tensor, in the order of the walk."""
+    found: list[Home] = []
+    seen: set[int] = set()
+    queue: deque[tuple[str, tuple[object, ...], object]] = deque([(name, (), state)])
+    while queue and len(seen) < MAX_OBJECTS:
+        prefix, keys, owner = queue.popleft()
+        if id(owner) in seen:
+            continue
+        seen.add(id(owner))
+        for label, key, value in slots(owner):
+            if isinstance(value, torch.Tensor):
+                found.append(Home(prefix + label, state, (*keys, key), value))
+            elif is_walked(value):
+                queue.append((prefix + label, (*keys, key), value))
+    return found
+
+
+def is_walked(value: object) -> bool:
+    """Whether a value may hold tensors further down: no atoms, no classes, no modules of code."""
+    return not isinstance(
+        value, (str, bytes, int, float, complex, bool, type(None), type, types.ModuleType, torch.dtype, torch.device)
+    )
+
+
+def slots(owner: object) -> Iterator[tuple[str, object, object]]:
+    """``(label, key, value)`` of everything that an object holds."""
+    match owner:
+        case torch.nn.Module():
+            yield from module_slots(owner)
+        case dict():
+            yield from ((f"[{key!r}]", key, value) for key, value in list(owner.items()))
+        case list() | tuple():
+            yield from ((f"[{index}]", index, value) for index, value in enumerate(owner))
+        case types.FunctionType():
+            yield from function_slots(owner)
+        case types.MethodType():
+            yield (".__self__", "__self__", owner.__self__)
+        case functools.partial():
+            yield (".args", "args", owner.args)
+            yield (".keywords", "keywords", owner.keywords)
+            yield (".func", "func", owner.func)
+        case _:
+            yield from attribute_slots(owner)
+
+
+def module_slots(module: torch.nn.Module) -> Iterator[tuple[str, object, object]]:
+    """A module's tensors and children under the names that its code reads them by."""
+    for table in ("_parameters", "_buffers", "_modules"):
+        for key, value in list(module.__dict__.get(table, {}).items()):
+            yield (f".{key}", key, value)
+    for key, value in list(module.__dict__.items()):
+        if not key.startswith("_") or isinstance(value, torch.Tensor):
+            yield (f".{key}", key, value)
+
+
+def function_slots(function: types.FunctionType) -> Iterator[tuple[str, str, object]]:
+    """What a closure holds on to."""
+    names = function.__code__.co_freevars
+    for name, cell in zip(names, function.__closure__ or (), strict=False):
+        try:
+            yield (f".<{name}>", name, cell.cell_contents)
+        except ValueError:  # the cell is still empty
+            continue
+
+
+def attribute_slots(owner: object) -> Iterator[tuple[str, object, object]]:
+    """Attributes in ``__dict__`` and in ``__slots__``."""
+    for key, value in list(getattr(owner, "__dict__", {}).items()):
+        yield (f".{key}", key, value)
+    for kind in type(owner).__mro__:
+        names = kind.__dict__.get("__slots__", ())
+        for key in (names,) if isinstance(names, str) else names:
+            if hasattr(owner, key):
+                yield (f".{key}", key, getattr(owner, key))

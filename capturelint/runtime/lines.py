@@ -1,0 +1,108 @@
+"""Which lines of the target a step executed, in order: where two runs part, the last common line is the branch.
+
+ATen calls cannot show an ``if`` on a Python value; executed lines can. Used only when something already went wrong,
+since line tracing is slow.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import TypeAlias
+
+from capturelint.runtime.homes import Home
+from capturelint.runtime.observations import Spot
+from capturelint.runtime.project import Project
+
+MAX_LINES = 2_000_000
+Tracer: TypeAlias = Callable[[FrameType, str, object], "Tracer | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line that ran. ``depth`` counts the target's frames below it."""
+
+    path: str
+    line: int
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A home that was given another tensor, and the line that did it."""
+
+    home: Home
+    spots: tuple[Spot, ...]
+
+
+@dataclass(slots=True)
+class LineLog:
+    """Lines, stores to the watched homes, and draws of Python's random generators."""
+
+    project: Project
+    watched: list[Home] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
+    stores: list[Store] = field(default_factory=list)
+    draws: list[tuple[Spot, ...]] = field(default_factory=list)
+    depth: int = 0
+    last: tuple[Spot, ...] = ()
+
+    @contextmanager
+    def recording(self) -> Iterator[LineLog]:
+        """Trace this thread's lines while entered."""
+        previous = sys.gettrace()
+        sys.settrace(self.on_call)
+        try:
+            yield self
+        finally:
+            sys.settrace(previous)
+            self.look_at_homes()
+
+    def on_call(self, frame: FrameType, event: str, argument: object) -> Tracer | None:
+        """A function starts: follow its lines only if it is the target's."""
+        filename = frame.f_code.co_filename
+        if filename == random.__file__ and not self.is_nested_draw(frame):
+            self.draws.append(self.project.spots(frame))
+        if not self.project.owns(filename):
+            return None
+        self.depth += 1
+        return self.on_line
+
+    def is_nested_draw(self, frame: FrameType) -> bool:
+        """``randrange`` calls further functions of its own module."""
+        return frame.f_back is not None and frame.f_back.f_code.co_filename == random.__file__
+
+    def on_line(self, frame: FrameType, event: str, argument: object) -> Tracer | None:
+        """A line starts, or its function returns."""
+        if event == "return":
+            self.look_at_homes()
+            self.depth -= 1
+            # A store on the caller's line happens after this return.
+            self.last = self.project.spots(frame.f_back) if self.watched else ()
+        elif event == "line" and len(self.lines) < MAX_LINES:
+            self.look_at_homes()
+            self.lines.append(Line(frame.f_code.co_filename, frame.f_lineno, self.depth))
+            if self.watched:
+                self.last = self.project.spots(frame)
+        return self.on_line
+
+    def look_at_homes(self) -> None:
+        """Note the homes that the line before has rebound; its spots are in ``last``."""
+        for home in list(self.watched):
+            if home.current() is not home.tensor:
+                self.watched.remove(home)
+                self.stores.append(Store(home, self.last))
+
+
+def parting(first: list[Line], second: list[Line]) -> Line | None:
+    """The last common line before two runs part, in the function where they part; ``None`` if they never do."""
+    pairs = zip(first, second, strict=False)
+    at = next((index for index, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
+    if at == len(first) == len(second):
+        return None
+    depth = min(lines[at].depth for lines in (first, second) if at < len(lines))
+    return next((line for line in reversed(first[:at]) if line.depth <= depth), None)

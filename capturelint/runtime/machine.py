@@ -1,0 +1,45 @@
+"""What this machine can run on, and how much memory the target may take."""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+
+from capturelint.runtime.observations import Machine
+from capturelint.runtime.protocol import Fault, Stage
+
+GIB = 1 << 30
+
+
+def find(wanted: str) -> Machine | Fault:
+    """The device to use. ``auto`` is ``cuda`` where there is one."""
+    has_gpu = torch.cuda.is_available()
+    if wanted == "cuda" and not has_gpu:
+        built = "this torch is built without CUDA" if torch.version.cuda is None else "torch finds no CUDA device"
+        return Fault(Stage.START, f"no GPU: {built} ({torch.__version__}); use --device emulated", machine=True)
+    if has_gpu and wanted != "emulated":
+        return Machine("cuda", torch.__version__, torch.cuda.get_device_name())
+    return Machine("emulated", torch.__version__)
+
+
+def limit_memory(device: str, gib: float | None) -> None:
+    """Let an allocation beyond the limit fail in the target's own line."""
+    if gib is None:
+        return
+    if device == "cuda":
+        total = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, gib * GIB / total))
+    elif sys.platform == "linux":
+        import resource
+
+        limit = address_space() + int(gib * GIB)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def address_space() -> int:
+    """Bytes of address space in use: torch alone maps a few GiB that it never touches."""
+    import resource
+
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[0]) * resource.getpagesize()

@@ -1,0 +1,132 @@
+"""What a captured step costs and what it is worth, on a real GPU only.
+
+Eager and replayed steps are timed over the same decode steps, from states that are reset in between, so that a cursor
+which a step advances never leaves its cache. Device times come from CUDA events, host times from the clock.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+
+from capturelint.runtime.bucket import Session
+from capturelint.runtime.capture import Captured, copy_inputs
+from capturelint.runtime.eager import make_inputs
+from capturelint.runtime.homes import homes
+from capturelint.runtime.observations import BucketResult, Floor, Times
+from capturelint.runtime.states import mutable
+
+MIN_SAMPLES = 100
+MAX_SECONDS = 2.0
+COPY_NBYTES = 1 << 30
+COPY_ROUNDS = 10
+
+
+def measured(session: Session, result: BucketResult, captured: Captured) -> BucketResult:
+    """A result with times and sizes."""
+    replays, hosts = time_replay(session, result.size, captured)
+    eager = time_eager(session, result.size)
+    return replace(
+        result,
+        graph_nodes=num_nodes(captured.graph),
+        pool_bytes=pool_nbytes(captured.graph),
+        capture_s=captured.seconds,
+        eager_ms=quantiles(eager),
+        replay_ms=quantiles(replays),
+        host_ms=quantiles(hosts),
+    )
+
+
+def time_replay(session: Session, bucket: int, captured: Captured) -> tuple[list[float], list[float]]:
+    """Device and host milliseconds of a replay; host time counts the copy of the inputs and the launch."""
+    steps = range(captured.first, session.plan.steps)
+    given = [make_inputs(session.target, bucket, step) for step in steps]
+    tensors = list(mutable(captured.state).values())
+    kept = [tensor.clone() for tensor in tensors]
+    device: list[float] = []
+    host: list[float] = []
+    started = time.perf_counter()
+    while len(device) < MIN_SAMPLES and time.perf_counter() - started < MAX_SECONDS:
+        for tensor, copy in zip(tensors, kept, strict=True):
+            tensor.copy_(copy)
+        for step, inputs in zip(steps, given, strict=True):
+            torch.cuda.synchronize()
+            before = time.perf_counter()
+            copy_inputs(captured.static, inputs, step)
+            device.append(timed(captured.graph.replay, host, before))
+    return device, host
+
+
+def time_eager(session: Session, bucket: int) -> list[float]:
+    """Device milliseconds of an eager step, the launches that it waits for included; warm-up steps left out."""
+    device: list[float] = []
+    started = time.perf_counter()
+    while len(device) < MIN_SAMPLES and time.perf_counter() - started < MAX_SECONDS:
+        state = session.fresh(bucket)
+        for step in range(session.plan.steps):
+            inputs = make_inputs(session.target, bucket, step)
+            torch.cuda.synchronize()
+            with torch.no_grad():
+                took = timed(lambda state=state, inputs=inputs: session.target.step(state, **inputs), [], 0.0)
+            if step >= session.plan.warm_up:
+                device.append(took)
+    return device
+
+
+def timed(run: Callable[[], object], host: list[float], before: float) -> float:
+    """Milliseconds between two events around ``run``; adds the host's milliseconds since ``before``."""
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    run()
+    end.record()
+    host.append((time.perf_counter() - before) * 1000)
+    end.synchronize()
+    return float(start.elapsed_time(end))
+
+
+def quantiles(samples: Sequence[float]) -> Times | None:
+    """The median and the 99th percentile."""
+    if not samples:
+        return None
+    ordered = sorted(samples)
+    return Times(ordered[len(ordered) // 2], ordered[min(len(ordered) - 1, round(0.99 * (len(ordered) - 1)))])
+
+
+def num_nodes(graph: torch.cuda.CUDAGraph) -> int | None:
+    """Nodes of a graph that torch kept (2.8 and later), asked of the driver."""
+    try:
+        handle = graph.raw_cuda_graph()
+        count = ctypes.c_size_t(0)
+        failed = ctypes.CDLL("libcuda.so.1").cuGraphGetNodes(ctypes.c_void_p(handle), None, ctypes.byref(count))
+    except (AttributeError, OSError, RuntimeError):
+        return None
+    return None if failed else int(count.value)
+
+
+def pool_nbytes(graph: torch.cuda.CUDAGraph) -> int:
+    """Device memory of the pool that the graph belongs to."""
+    pool = tuple(graph.pool())
+    segments = torch.cuda.memory_snapshot()
+    return sum(int(segment["total_size"]) for segment in segments if tuple(segment.get("segment_pool_id", ())) == pool)
+
+
+def floor_of(state: object) -> Floor | None:
+    """The weights of a state, read once at the bandwidth that a copy reaches here."""
+    sizes = {
+        home.tensor.data_ptr(): home.tensor.numel() * home.tensor.element_size()
+        for home in homes(state)
+        if isinstance(home.tensor, torch.nn.Parameter) and home.tensor.is_cuda
+    }
+    return Floor(sum(sizes.values()), copy_bandwidth()) if sizes else None
+
+
+def copy_bandwidth() -> float:
+    """Bytes a second that a large device copy reads and writes."""
+    source = torch.empty(COPY_NBYTES // 4, dtype=torch.int32, device="cuda")
+    target = torch.empty_like(source)
+    took = [timed(lambda: target.copy_(source), [], 0.0) for _ in range(COPY_ROUNDS)]
+    return 2 * COPY_NBYTES / (min(took) / 1000)

@@ -1,0 +1,99 @@
+"""What a worker saw, before anybody is blamed: facts about a run, never a rule.
+
+A worker has torch and the target but no catalogue; it says what happened and where. ``blame`` runs in the parent,
+reads the catalogue and the suspects, and turns each observation into a ``Finding``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from capturelint.vocabulary import ObservationKind, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A line of the target that ran. ``column`` and ``end_column`` are 0 where Python does not know them (3.10)."""
+
+    path: str
+    line: int
+    name: str
+    column: int = 0
+    end_line: int = 0
+    end_column: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One fact. ``spots`` runs from the entry to the innermost line of the target; empty where no line is known.
+
+    ``call`` is the ATen call, ``before`` and ``after`` what it took at capture and at step ``step``, ``home`` the
+    attribute that moved.
+    """
+
+    kind: ObservationKind
+    text: str
+    spots: tuple[Spot, ...] = ()
+    step: int | None = None
+    call: str = ""
+    before: str = ""
+    after: str = ""
+    home: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Milliseconds of one step."""
+
+    p50: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True)
+class BucketResult:
+    """Everything that one bucket's runs gave. Times and sizes are ``None`` where nothing was measured.
+
+    ``max_error``, ``noise`` and ``tolerance`` are relative to the largest value of the eager output. ``fault`` means
+    that the target failed without any capture, so the bucket says nothing about graphs.
+    """
+
+    size: int
+    verdict: Verdict
+    steps: int = 0
+    max_error: float | None = None
+    noise: float | None = None
+    tolerance: float | None = None
+    message: str = ""
+    fault: bool = False
+    observations: tuple[Observation, ...] = ()
+    probes: tuple[str, ...] = ()
+    argmax_flips: int | None = None
+    graph_nodes: int | None = None
+    pool_bytes: int | None = None
+    capture_s: float | None = None
+    eager_ms: Times | None = None
+    replay_ms: Times | None = None
+    host_ms: Times | None = None
+    busy_share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where the runs happened. ``gpu`` is ``None`` when emulated."""
+
+    device: str
+    torch: str
+    gpu: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """The time below which no step can go: every byte of the weights read once at the measured bandwidth."""
+
+    nbytes: int
+    bandwidth: float
+
+    @property
+    def ms(self) -> float:
+        """Milliseconds."""
+        return self.nbytes / self.bandwidth * 1000

@@ -1,0 +1,171 @@
+"""Workers from the outside: start one, listen, notice that it hangs or died, start the next, leave none behind.
+
+Each worker leads a process group of its own, so that Ctrl-C reaches this process alone and everything that the
+target forked can be ended with it. The surprise: a worker that hangs is asked for its stack by a signal whose
+handler is C code, so the line is known even when Python never runs again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from capturelint.runtime.observations import Spot
+from capturelint.runtime.protocol import Message, Plan, Progress, Stage, decode, encode
+
+STACK_LINE = re.compile(r'^  File "(?P<path>.+)", line (?P<line>\d+) in (?P<name>.+)$', re.MULTILINE)
+POLL_S = 0.2
+STACK_WAIT_S = 1.0
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a worker ended: ``reason`` is ``done``, ``hang``, ``memory`` or ``died``.
+
+    ``spots`` is the stack at that moment, entry first, of every file; ``output`` the last lines it printed.
+    """
+
+    reason: str
+    last: Progress
+    status: int | None = None
+    spots: tuple[Spot, ...] = ()
+    output: str = ""
+
+    @property
+    def words(self) -> str:
+        """``killed by SIGSEGV`` or ``exited with status 3``."""
+        if self.status is not None and self.status < 0:
+            return f"was killed by {signal.Signals(-self.status).name}"
+        return f"exited with status {self.status}"
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A running worker process and the files it writes to."""
+
+    process: subprocess.Popen[bytes]
+    messages: int
+    stacks: IO[bytes]
+    output: IO[bytes]
+
+
+@contextlib.contextmanager
+def started(plan: Plan) -> Iterator[Worker]:
+    """A worker with its plan; its whole process group is gone afterwards."""
+    receive, send = os.pipe()
+    with tempfile.TemporaryFile() as stacks, tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "capturelint.runtime.worker", str(send), str(stacks.fileno())],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            pass_fds=(send, stacks.fileno()),
+            start_new_session=True,
+            env=environment(),
+        )
+        os.close(send)
+        try:
+            hand_over(process, plan)
+            yield Worker(process, receive, stacks, output)
+        finally:
+            end_group(process)
+            os.close(receive)
+
+
+def environment() -> dict[str, str]:
+    """The worker finds the package that this process runs."""
+    package = str(Path(__file__).parents[2])
+    paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def hand_over(process: subprocess.Popen[bytes], plan: Plan) -> None:
+    """Write the plan; a worker that is dead already is noticed later."""
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(encode(plan))
+        process.stdin.close()
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill the worker and everything it forked."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def listen(worker: Worker, timeout_s: float, memory_limit_gib: float | None) -> Iterator[Message | Ended]:
+    """Every message, then how the worker ended. Silence for ``timeout_s`` is a hang."""
+    buffer, last, heard = b"", Progress(Stage.START), time.monotonic()
+    with selectors.DefaultSelector() as selector:
+        selector.register(worker.messages, selectors.EVENT_READ)
+        while True:
+            if selector.select(POLL_S):
+                received = os.read(worker.messages, 1 << 16)
+                if not received:
+                    yield ended(worker, last)
+                    return
+                heard = time.monotonic()
+                *lines, buffer = (buffer + received).split(b"\n")
+                for message in filter(None, map(decode, lines)):
+                    last = message if isinstance(message, Progress) else last
+                    yield message
+            elif time.monotonic() - heard > timeout_s:
+                yield Ended("hang", last, spots=stack_of_living(worker), output=tail(worker.output))
+                return
+            if memory_limit_gib is not None and resident_bytes(worker.process.pid) > memory_limit_gib * GIB:
+                yield Ended("memory", last, spots=stack_of_living(worker), output=tail(worker.output))
+                return
+
+
+def ended(worker: Worker, last: Progress) -> Ended:
+    """The end of a worker that closed its pipe."""
+    status = worker.process.wait()
+    reason = "done" if status == 0 else "died"
+    return Ended(reason, last, status, read_stack(worker.stacks), tail(worker.output))
+
+
+def stack_of_living(worker: Worker) -> tuple[Spot, ...]:
+    """Ask a worker that no longer answers where it is."""
+    with contextlib.suppress(ProcessLookupError):
+        worker.process.send_signal(signal.SIGUSR1)
+    deadline = time.monotonic() + STACK_WAIT_S
+    while time.monotonic() < deadline:
+        time.sleep(POLL_S / 4)
+        if spots := read_stack(worker.stacks):
+            return spots
+    return ()
+
+
+def read_stack(stacks: IO[bytes]) -> tuple[Spot, ...]:
+    """What faulthandler wrote, entry first; it writes the innermost call first."""
+    stacks.seek(0)
+    text = stacks.read().decode(errors="replace")
+    found = [Spot(match["path"], int(match["line"]), match["name"]) for match in STACK_LINE.finditer(text)]
+    return tuple(reversed(found))
+
+
+def tail(output: IO[bytes], lines: int = 5) -> str:
+    """The last lines that a worker printed."""
+    output.seek(0)
+    return "\n".join(output.read().decode(errors="replace").splitlines()[-lines:])
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory that a process holds; 0 where the system does not say."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0

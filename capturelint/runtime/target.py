@@ -1,0 +1,78 @@
+"""A file or a model name becomes a ``Target``: build, inputs, step, whatever form the user gave.
+
+A target is code, so loading it runs it; this module is used in a worker only. The surprise: ``inputs`` may return
+host values too; they are passed on unchanged, as a capture would freeze them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from capturelint.errors import TargetError
+
+Inputs = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A decode step. ``prepare`` gives a built state what one bucket needs (a cache of that batch).
+
+    ``roots`` are the files and folders whose lines may be blamed.
+    """
+
+    build: Callable[[str], object]
+    inputs: Callable[[int, int, str], Inputs]
+    step: Callable[..., object]
+    roots: tuple[Path, ...]
+    prepare: Callable[[object, int], None] = lambda state, batch: None
+
+
+def load_module(path: Path) -> ModuleType:
+    """Run a file as a module of its own name, its folder first on ``sys.path``. Lets the file's errors through."""
+    sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise TargetError(f"{path}: not a Python file; a target is a .py file or hf:MODEL")
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses and pickling look their module up by name.
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def plain_target(module: ModuleType, path: Path) -> Target:
+    """The plain protocol. Raises ``TargetError`` that names what is missing."""
+    wanted = ("build", "inputs", "step")
+    missing = [name for name in wanted if not callable(getattr(module, name, None))]
+    if missing:
+        defined = ", ".join(f"`{name}`" for name in wanted if name not in missing) or "none of the three"
+        raise TargetError(
+            f"{path}: no {' and no '.join(f'`{name}`' for name in missing)}; a target defines build(device), "
+            f"inputs(batch, step, device) and step(state, **inputs) (found {defined})"
+        )
+    return Target(module.build, module.inputs, module.step, (path.parent.resolve(),))
+
+
+def pick(path: Path, name: str) -> Callable[[str], object]:
+    """The callable ``name`` of a file, for ``--driver`` and ``--reference``. Raises ``TargetError``."""
+    found = getattr(sys.modules.get(path.stem) or load_module(path), name, None)
+    if not callable(found):
+        raise TargetError(f"{path}: no function `{name}`")
+    picked: Callable[[str], object] = found
+    return picked
+
+
+def is_model_only(module: ModuleType) -> bool:
+    """Whether the file defines ``build`` and leaves inputs and step to the tool."""
+    return callable(getattr(module, "build", None)) and not any(hasattr(module, name) for name in ("inputs", "step"))
+
+
+def takes(function: Callable[..., object], name: str) -> bool:
+    """Whether ``function`` has a parameter of that name."""
+    return name in inspect.signature(function).parameters

@@ -1,0 +1,139 @@
+"""A step as a list of ATen calls, each with the arguments that a graph would freeze and the line that made it.
+
+The recorder stands in front of whatever executes the calls, a GPU or the emulator, and changes nothing. Of host
+tensors it keeps the bytes, since a copy from the host is recorded with its source's address and not its content.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from capturelint.runtime.observations import Spot
+from capturelint.runtime.project import Project
+
+MAX_HOST_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A tensor argument. ``content`` digests a small host tensor; device tensors have none."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    device: str
+    address: int
+    content: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One ATen call. ``failed`` holds the text of the exception that it raised."""
+
+    name: str
+    tensors: tuple[Argument, ...]
+    scalars: tuple[tuple[str, str], ...]
+    spots: tuple[Spot, ...]
+    stream: int = 0
+    outputs: tuple[Argument, ...] = ()
+    failed: str = ""
+
+    @property
+    def short(self) -> str:
+        """``cat`` for ``aten.cat.default``."""
+        return self.name.split(".")[1] if self.name.count(".") else self.name
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records every ATen call made while it is entered."""
+
+    def __init__(self, project: Project) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.project = project
+        self.calls: list[Call] = []
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        """Run the call and note it, also when it raises."""
+        kwargs = kwargs or {}
+        tensors, scalars = describe(args, kwargs)
+        spots = self.project.spots(sys._getframe(1))
+        stream = current_stream()
+        try:
+            result = func(*args, **kwargs)
+        except BaseException as error:
+            self.calls.append(Call(str(func), tensors, scalars, spots, stream, failed=f"{error}"))
+            raise
+        outputs, _ = describe((result,), {})
+        self.calls.append(Call(str(func), tensors, scalars, spots, stream, outputs))
+        return result
+
+
+def current_stream() -> int:
+    """The current stream's handle; 0 without a GPU."""
+    if not torch.cuda.is_available():
+        return 0
+    return int(torch.cuda.current_stream().cuda_stream)
+
+
+def describe(
+    args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> tuple[tuple[Argument, ...], tuple[tuple[str, str], ...]]:
+    """The tensors and the other values of a call's arguments, in order."""
+    tensors: list[Argument] = []
+    scalars: list[tuple[str, str]] = []
+
+    def visit(label: str, value: object) -> None:
+        match value:
+            case torch.Tensor():
+                tensors.append(argument(value))
+            case list() | tuple():
+                for index, item in enumerate(value):
+                    visit(f"{label}[{index}]", item)
+            case bool() | int() | float() | str() | None:
+                scalars.append((label, repr(value)))
+            case torch.dtype() | torch.device():
+                scalars.append((label, str(value)))
+            case _:
+                scalars.append((label, type(value).__name__))
+
+    for index, value in enumerate(args):
+        visit(str(index), value)
+    for key, value in kwargs.items():
+        visit(key, value)
+    return tuple(tensors), tuple(scalars)
+
+
+def argument(tensor: torch.Tensor) -> Argument:
+    """A tensor as a graph sees it."""
+    on_host = tensor.device.type == "cpu"
+    try:
+        address = tensor.data_ptr()
+    except RuntimeError:  # a tensor without storage
+        address = 0
+    return Argument(
+        tuple(tensor.shape),
+        str(tensor.dtype).removeprefix("torch."),
+        str(tensor.device),
+        address,
+        content(tensor, address) if on_host else "",
+    )
+
+
+def content(tensor: torch.Tensor, address: int) -> str:
+    """A digest of a small, dense host tensor, read without a torch call that the recorder would see."""
+    nbytes = tensor.numel() * tensor.element_size()
+    if not address or not 0 < nbytes <= MAX_HOST_BYTES or not tensor.is_contiguous():
+        return ""
+    return hashlib.blake2b(ctypes.string_at(address, nbytes), digest_size=8).hexdigest()

@@ -1,0 +1,115 @@
+"""A refused capture becomes an observation: what was refused, and at which of the target's lines.
+
+CUDA says "operation not permitted" for a read, a count and an upload alike. What the line did is known from the same
+step run eagerly under the recorder, so the calls made at the refused line tell them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from capturelint.runtime.observations import Observation, Spot
+from capturelint.runtime.project import Project, first_error, traceback_spots
+from capturelint.runtime.trace import Call
+from capturelint.vocabulary import ObservationKind
+
+REFUSALS = (
+    "operation not permitted when stream is capturing",
+    "Cannot copy between CPU and CUDA tensors during CUDA graph capture",
+    "Offset increment outside graph capture",
+    "during CUDA graph capture",
+    "during graph capture",
+    "unjoined work",
+    "StreamCapture",
+    "legacy stream",
+    "is not allowed during",
+)
+"""Words of the errors with which CUDA or torch refuse a capture, the follow-up "previous error" excluded."""
+
+READS = {"_local_scalar_dense", "is_nonzero", "equal", "item", "allclose"}
+COUNTS = {"nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "bincount", "argwhere", "histc"}
+CHECKS = ("linalg_", "_linalg_", "cholesky", "lu_", "ormqr", "geqrf", "_linalg_check_errors")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, on the device or on the host."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(
+        words in str(error) for words in ("out of memory", "can't allocate memory", "Cannot allocate memory")
+    )
+
+
+def refusal(
+    error: BaseException, project: Project, eager: Sequence[Call], unjoined: tuple[Spot, ...], step: int
+) -> Observation:
+    """What a failed capture tells. ``eager`` holds the same step's calls, made without a capture."""
+    cause = first_error(error, REFUSALS)
+    text = " ".join(str(cause).split("\n")[0].split()) or type(cause).__name__
+    spots = project.raised_at(cause)
+    kind = kind_of(cause, spots, eager)
+    if kind is ObservationKind.UNJOINED_STREAM:
+        spots = unjoined
+    return Observation(kind, f"{type(cause).__name__}: {text}", spots, step=step, call=call_at(spots, eager))
+
+
+def kind_of(cause: BaseException, spots: tuple[Spot, ...], eager: Sequence[Call]) -> ObservationKind:
+    """The kind of a refusal: what the emulator or the text says, else what the line's calls do."""
+    told = getattr(cause, "kind", None)
+    if isinstance(told, ObservationKind):
+        return told
+    text = str(cause)
+    if "unjoined work" in text:
+        return ObservationKind.UNJOINED_STREAM
+    if "Offset increment outside graph capture" in text or "CUDAGeneratorImpl" in text:
+        return ObservationKind.FOREIGN_GENERATOR
+    frames = list(traceback_spots(cause.__traceback__))
+    if frames and frames[-1].path.replace("\\", "/").endswith(("torch/cuda/__init__.py", "torch/cuda/streams.py")):
+        return ObservationKind.SYNCHRONISED
+    for call in calls_at(spots, eager):
+        if (kind := kind_of_call(call)) is not None:
+            return kind
+    if "Cannot copy between CPU and CUDA" in text:
+        return ObservationKind.PAGEABLE_COPY
+    if "operation not permitted when stream is capturing" in text:
+        return ObservationKind.HOST_READ
+    return ObservationKind.REFUSED
+
+
+def calls_at(spots: tuple[Spot, ...], eager: Sequence[Call]) -> list[Call]:
+    """The eager step's calls made from the innermost line of ``spots``."""
+    if not spots:
+        return []
+    at = (spots[-1].path, spots[-1].line)
+    return [call for call in eager if call.spots and (call.spots[-1].path, call.spots[-1].line) == at]
+
+
+def call_at(spots: tuple[Spot, ...], eager: Sequence[Call]) -> str:
+    """The name of the call that the line was refused for, where it is known."""
+    return next((call.short for call in calls_at(spots, eager) if kind_of_call(call) is not None), "")
+
+
+def kind_of_call(call: Call) -> ObservationKind | None:
+    """Why a capture refuses an ATen call; ``None`` for a call that it takes."""
+    name = call.short
+    if name in READS:
+        return ObservationKind.HOST_READ
+    if name in COUNTS or call.name.startswith("aten.repeat_interleave.Tensor"):
+        return ObservationKind.DYNAMIC_OUTPUT
+    if name in ("index", "index_put", "index_put_", "_index_put_impl_") and any(
+        tensor.dtype in ("bool", "uint8") for tensor in call.tensors[1:]
+    ):
+        return ObservationKind.DYNAMIC_OUTPUT
+    if name.startswith(CHECKS) and not name.endswith("_ex"):
+        return ObservationKind.CHECKED_ERROR
+    return kind_of_transfer(call) if name in ("_to_copy", "copy_", "to", "lift_fresh", "_copy_from") else None
+
+
+def kind_of_transfer(call: Call) -> ObservationKind | None:
+    """A copy between host and device; the destination of ``copy_`` comes first."""
+    devices = [tensor.device.split(":")[0] for tensor in (*call.outputs[:1], *call.tensors)]
+    if len(set(devices)) < 2:
+        return None
+    return ObservationKind.HOST_READ if devices[0] == "cpu" else ObservationKind.PAGEABLE_COPY
