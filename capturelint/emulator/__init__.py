@@ -1,1 +1,22 @@
-"""CUDA-graph semantics on a CPU: ``with capturelint.emulator.cuda(): ...``."""
+"""CUDA-graph semantics on any CPU: ``with capturelint.emulator.cuda(): ...``.
+
+The invariant: *what a graph points at is a storage, and what it remembers is a value.* A captured call keeps the
+storages of its tensors and the values of its numbers. Replay runs the same calls on the same storages with the same
+numbers, so it sees what was written into the memory since, and nothing that happened in Python.
+
+1. A tensor of the emulated device is an ordinary CPU tensor whose storage carries a mark (``memory``). A mode below
+   autograd (``mode``) sees every ATen call, so it knows where each result lives and which operands are on two sides.
+2. While a stream captures, each call is first held against what an H200 refused (``refusal``, ``rules/aten.yaml``).
+   What it refuses raises at that line, and everything after it fails as on CUDA.
+3. Capturing runs the calls, because shapes depend on them, and then undoes them (``recording``): memory from before
+   the capture is restored, memory made by it is poisoned. Nothing is right until the first replay.
+4. A graph holds addresses. Memory that is freed after the capture is poisoned at the next replay, and the next
+   allocation of its size is given that very block (``ledger``).
+
+Not emulated: time, memory sizes, Triton kernels, several devices, ``torch.compile`` (it runs eagerly).
+"""
+
+from capturelint.emulator.context import cuda
+from capturelint.emulator.refusal import CaptureRefused, EmulationError
+
+__all__ = ["cuda", "CaptureRefused", "EmulationError"]

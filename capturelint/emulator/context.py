@@ -1,0 +1,38 @@
+"""``with cuda():`` puts the emulated device under torch, and takes it away again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from capturelint.emulator.api import CudaPatches
+from capturelint.emulator.machine import Machine
+from capturelint.emulator.memory import Storages
+from capturelint.emulator.mode import EmulatedDevice
+from capturelint.emulator.patches import Patches
+from capturelint.emulator.tensors import TensorPatches
+
+
+@contextmanager
+def cuda() -> Iterator[Machine]:
+    """Run the body with an emulated CUDA device.
+
+    Inside, ``"cuda"`` is a device, and ``torch.cuda`` answers for it. Raises RuntimeError if one is open already.
+    """
+    if hasattr(torch.UntypedStorage, "_capturelint_memory"):
+        raise RuntimeError("an emulated device is already open in this process")
+    machine, patches = Machine(), Patches()
+    lifts = torch._C._only_lift_cpu_tensors()
+    Storages.install()
+    try:
+        torch._C._set_only_lift_cpu_tensors(True)
+        TensorPatches(machine, patches).install()
+        CudaPatches(machine, patches).install()
+        with EmulatedDevice(machine):
+            yield machine
+    finally:
+        patches.undo()
+        torch._C._set_only_lift_cpu_tensors(lifts)
+        Storages.remove()

@@ -1,0 +1,112 @@
+"""Memory that recordings point at: which of it the user has freed, and who gets it next.
+
+A graph holds addresses, not references: memory that was freed after the capture reads as garbage at the next replay,
+and the next allocation that fits is given that very memory, as CUDA's caching allocator would. The recordings here
+do hold references, so a storage is free once nobody else does.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+
+from capturelint.emulator.memory import Memory, memory_of, place, poison, untyped_storage
+
+BLOCK = 512  # c10::cuda::CUDACachingAllocator kMinBlockSize: sizes are rounded up to it
+use_count = torch._C._storage_Use_Count
+
+
+@dataclass(slots=True)
+class Entry:
+    """A storage that a recording points at; ``alias`` keeps it, ``pool`` is where CUDA would have allocated it."""
+
+    alias: torch.Tensor
+    address: int
+    pool: object
+    is_free: bool = False
+
+
+class Ledger:
+    """Every storage that a recording points at and did not allocate itself."""
+
+    def __init__(self) -> None:
+        self.entries: dict[int, Entry] = {}
+        self.references: dict[int, weakref.ref[torch.Tensor]] = {}
+        self.is_stale = False
+        self.has_free = False
+
+    def alias(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor of a recording's own over the same storage, counted as its reference."""
+        untyped_storage(tensor)._capturelint_held += 1  # type: ignore[attr-defined]
+        return tensor.detach()
+
+    def release(self, aliases: Iterable[torch.Tensor]) -> None:
+        """Give back references of a recording that is dropped."""
+        for alias in aliases:
+            untyped_storage(alias)._capturelint_held -= 1  # type: ignore[attr-defined]
+
+    def watch(self, tensor: torch.Tensor, pool: object) -> None:
+        """Notice when the storage of ``tensor`` is freed."""
+        address = untyped_storage(tensor)._cdata
+        if address not in self.entries:
+            self.entries[address] = Entry(self.alias(tensor), address, pool)
+        self.watch_reference(tensor)
+
+    def watch_reference(self, tensor: torch.Tensor) -> None:
+        """Look again when this tensor dies: it may have been the last that knew its storage."""
+        if id(tensor) not in self.references:
+            self.references[id(tensor)] = weakref.ref(tensor, self.stale(id(tensor)))
+
+    def stale(self, key: int) -> Callable[[object], None]:
+        """What a dying tensor calls."""
+
+        def call(_: object) -> None:
+            self.references.pop(key, None)
+            self.is_stale = True
+
+        return call
+
+    def refresh(self) -> None:
+        """Poison what the user has freed since the last look."""
+        self.is_stale = False
+        for entry in self.entries.values():
+            held = untyped_storage(entry.alias)._capturelint_held  # type: ignore[attr-defined]
+            is_free = use_count(entry.address) <= held
+            if is_free and not entry.is_free:
+                poison(entry.alias)
+                self.has_free = True
+            entry.is_free = is_free
+
+    def reuse(self, made: torch.Tensor, pool: object) -> bool:
+        """Move a fresh tensor into freed memory that fits it, if there is any in ``pool``."""
+        wanted = untyped_storage(made).nbytes()
+        fitting = [
+            entry
+            for entry in self.entries.values()
+            if entry.is_free and entry.pool == pool and memory_of(entry.alias) is Memory.DEVICE
+            if rounded(untyped_storage(entry.alias).nbytes()) == rounded(wanted) and capacity(entry) >= wanted > 0
+        ]
+        self.has_free = any(entry.is_free for entry in self.entries.values())
+        if not fitting:
+            return False
+        entry = fitting[0]
+        values = made.clone()
+        made.set_(untyped_storage(entry.alias), 0, made.shape, made.stride())
+        made.copy_(values)
+        place(made, Memory.DEVICE)
+        entry.is_free = False
+        self.watch_reference(made)
+        return True
+
+
+def rounded(nbytes: int) -> int:
+    """Bytes as the caching allocator rounds them."""
+    return -(-nbytes // BLOCK) * BLOCK
+
+
+def capacity(entry: Entry) -> int:
+    """Bytes that the emulated block really has."""
+    return untyped_storage(entry.alias).nbytes()

@@ -1,0 +1,57 @@
+"""The state of one emulated device: current stream, running capture, generators, and what recordings keep alive."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from capturelint.emulator.generators import Generators
+from capturelint.emulator.ledger import Ledger
+from capturelint.emulator.operations import Operations
+from capturelint.emulator.refusal import KINDS, OFFSET_OUTSIDE, PREVIOUS, CaptureRefused
+from capturelint.emulator.streams import EmulatedStream, Streams
+from capturelint.vocabulary import Effect, ObservationKind
+
+if TYPE_CHECKING:
+    from capturelint.emulator.recording import Recording
+
+
+class Machine:
+    """Everything that ``with cuda():`` creates and forgets again. ``unfit`` is the operation refused in a capture."""
+
+    def __init__(self) -> None:
+        self.recording: Recording | None = None
+        self.unfit: str | None = None
+        self.operations = Operations()
+        self.streams = Streams(self)
+        self.entered: list[EmulatedStream] = []
+        self.generators = Generators(self)
+        self.ledger = Ledger()
+        self.pools = itertools.count(1)
+        self.downloading = False
+
+    @property
+    def is_capturing(self) -> bool:
+        """Whether work on the current stream is being captured."""
+        recording = self.recording
+        return recording is not None and self.streams.current in recording.streams
+
+    def must_not_capture(
+        self, effect: Effect, operation: str, stream: EmulatedStream | None = None, why: str = ""
+    ) -> None:
+        """Refuse ``operation`` if a capture runs (on ``stream``, if one is named)."""
+        recording = self.recording
+        if recording is None or (stream is not None and not stream.is_capturing):
+            return
+        kind, message = KINDS[effect]
+        raise recording.refuse(message, kind, operation, why)
+
+    def must_be_fit(self, operation: str) -> None:
+        """A refused capture leaves the process unfit: no other capture in it can be trusted."""
+        if self.unfit is not None:
+            raise CaptureRefused(PREVIOUS, ObservationKind.REFUSED, operation, f"after {self.unfit}")
+
+    def must_draw(self, operation: str) -> None:
+        """After a refused capture the generator stays in capture mode (measured on an H200, torch 2.11)."""
+        if self.unfit is not None and self.recording is None:
+            raise CaptureRefused(OFFSET_OUTSIDE, ObservationKind.REFUSED, operation, f"after {self.unfit}")

@@ -1,0 +1,95 @@
+"""Where a tensor lives: a mark on its storage, so that every view of it agrees and the mark dies with it.
+
+Emulated device memory is ordinary host memory that carries a mark. The mark sits on the storage's Python object,
+which torch keeps as long as the storage itself lives, so there is no table to clean up. The surprise is
+``UNCLAIMED``: a composite operation that allocates scratch space asks for the real device, "cpu", of its real
+arguments; such memory belongs to whichever side first uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+
+import torch
+
+untyped_storage = torch._C.TensorBase.untyped_storage
+MARK = "_capturelint_memory"
+OWNER = "_capturelint_owner"
+HELD = "_capturelint_held"
+
+
+class Memory(Enum):
+    """Which kind of memory a storage is."""
+
+    HOST = "host"
+    """Pageable: what every storage without a mark is."""
+    PINNED = "pinned"
+    DEVICE = "device"
+    UNCLAIMED = "unclaimed"
+    """Scratch space of a composite operation: takes the side of the first tensor that it meets."""
+
+
+class Storages:
+    """The marks' defaults on ``torch.UntypedStorage``, present while a context is open.
+
+    ``owner`` is the capture that allocated the storage; ``held`` counts the references that recordings hold, which
+    tells a storage that only recordings know from one that the user can still reach.
+    """
+
+    defaults = ((MARK, Memory.HOST), (OWNER, None), (HELD, 0))
+
+    @classmethod
+    def install(cls) -> None:
+        """Give every storage the defaults."""
+        for name, value in cls.defaults:
+            setattr(torch.UntypedStorage, name, value)
+
+    @classmethod
+    def remove(cls) -> None:
+        """Take the defaults away again; marks on living storages become inert attributes."""
+        for name, _ in cls.defaults:
+            delattr(torch.UntypedStorage, name)
+
+
+def memory_of(tensor: torch.Tensor) -> Memory:
+    """The memory that ``tensor`` lives in. Sparse tensors have no storage and carry the mark themselves."""
+    try:
+        return untyped_storage(tensor)._capturelint_memory  # type: ignore[no-any-return, attr-defined]
+    except NotImplementedError:
+        return getattr(tensor, MARK, Memory.HOST)
+
+
+def place(tensor: torch.Tensor, memory: Memory) -> None:
+    """Mark the storage of ``tensor`` as ``memory``."""
+    try:
+        untyped_storage(tensor)._capturelint_memory = memory  # type: ignore[attr-defined]
+    except NotImplementedError:
+        setattr(tensor, MARK, memory)
+
+
+def tensors_in(values: object) -> Iterator[torch.Tensor]:
+    """Every tensor in an argument or a result, through lists, tuples and dictionaries."""
+    if isinstance(values, torch.Tensor):
+        yield values
+    elif isinstance(values, (list, tuple)):
+        for value in values:
+            yield from tensors_in(value)
+    elif isinstance(values, dict):
+        for value in values.values():
+            yield from tensors_in(value)
+
+
+def poison(tensor: torch.Tensor) -> None:
+    """Fill the whole storage of ``tensor`` with what undefined memory reads as: NaN, or a small wrong integer.
+
+    Integers stay small because the garbage that a GPU reads as an index is most often another index; a huge one
+    would turn silent errors into crashes.
+    """
+    storage = untyped_storage(tensor)
+    count = storage.nbytes() // tensor.element_size()
+    flat = torch.empty(0, dtype=tensor.dtype).set_(storage, 0, (count,), (1,))
+    if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
+        flat.fill_(float("nan"))
+    else:
+        flat.fill_(1)

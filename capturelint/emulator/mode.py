@@ -1,0 +1,186 @@
+"""Every ATen call inside the context: where its arguments live, where its result will, and whether CUDA allows it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from capturelint.emulator.memory import Memory, memory_of, place, tensors_in, untyped_storage
+from capturelint.emulator.refusal import Call, EmulationError
+
+if TYPE_CHECKING:
+    from capturelint.emulator.machine import Machine
+    from capturelint.emulator.operations import Operation
+
+HOST = torch.device("cpu")
+TWO_DEVICES = "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
+WRONG_GENERATOR = "Expected a 'cuda' device type for generator but found 'cpu'"
+
+
+class EmulatedDevice(TorchDispatchMode):
+    """The emulated device, between autograd and the CPU kernels."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__()
+        self.machine = machine
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Do not import the compiler for a mode that it never sees."""
+        return False
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if not isinstance(function, torch._ops.OpOverload):
+            return self.higher_order(function, args, kwargs)
+        operation = self.machine.operations[function]
+        if operation.is_composite:
+            with self:
+                divided = function.decompose(*args, **kwargs)
+            if divided is not NotImplemented:
+                return divided
+        on_device = self.on_device(operation, args, kwargs)
+        memory = Memory.DEVICE if on_device else None
+        if "device" in kwargs or "pin_memory" in kwargs:
+            memory, kwargs, asked = self.destination(operation, on_device, kwargs)
+        else:
+            asked = kwargs
+        machine = self.machine
+        if operation.is_random and memory is Memory.DEVICE:
+            self.check_generator(operation, kwargs)
+        if machine.recording is not None and (on_device or memory is Memory.DEVICE) and machine.is_capturing:
+            machine.recording.admit(Call(operation, args, asked))
+            result = machine.recording.run(Call(operation, args, kwargs), function)
+        else:
+            result = self.execute(operation, function, args, kwargs, memory)
+        if memory is not None and not operation.is_view:
+            self.mark(operation, result, memory)
+        return result
+
+    def on_device(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether any tensor is on the device; then all must be. Raises RuntimeError as torch does."""
+        found, stray, unclaimed = False, False, None
+        for value in (*args, *kwargs.values()) if kwargs else args:
+            if isinstance(value, torch.Tensor):
+                tensors: Any = (value,)
+            elif isinstance(value, (list, tuple)):
+                tensors = value
+            else:
+                continue
+            for tensor in tensors:
+                if not isinstance(tensor, torch.Tensor):
+                    continue
+                memory = memory_of(tensor)
+                if memory is Memory.DEVICE:
+                    found = True
+                elif memory is Memory.UNCLAIMED:
+                    unclaimed = [*(unclaimed or ()), tensor]
+                elif tensor.dim() != 0:
+                    stray = True
+        if not found:
+            return False
+        if unclaimed is not None:
+            for tensor in unclaimed:
+                place(tensor, Memory.DEVICE)
+        if stray:
+            self.check_strays(operation, args, kwargs)
+        return True
+
+    def check_strays(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raise if a host tensor is where the operation needs a device one."""
+        for name in operation.arguments:
+            if name in operation.host_arguments:
+                continue
+            for tensor in tensors_in(operation.argument(name, args, kwargs)):
+                if tensor.dim() != 0 and memory_of(tensor) in (Memory.HOST, Memory.PINNED):
+                    raise RuntimeError(f"{TWO_DEVICES} (when checking argument for {name} in {operation.name})")
+
+    def destination(
+        self, operation: Operation, on_device: bool, kwargs: dict[str, Any]
+    ) -> tuple[Memory | None, dict[str, Any], dict[str, Any]]:
+        """The memory that a call asks for, its keywords for the CPU kernel, and the keywords that were meant.
+
+        Python's factories always pass ``pin_memory``; a factory inside a composite operation passes the device of
+        its arguments without it.
+        """
+        device, asked = kwargs.get("device"), kwargs
+        memory = Memory.DEVICE if on_device else None
+        kwargs = dict(kwargs)
+        if device is not None:
+            if device.type == "cuda":
+                if device.index not in (None, 0):
+                    raise RuntimeError("CUDA error: invalid device ordinal")
+                memory = Memory.DEVICE
+                kwargs["device"] = HOST
+            elif operation.is_transfer:
+                memory = self.download_target(kwargs) if self.machine.downloading else memory
+            elif "pin_memory" in kwargs:
+                memory = None
+            elif not on_device and device.type == "cpu":
+                memory = Memory.UNCLAIMED
+            elif device.type == "meta":
+                memory = None
+        if kwargs.get("pin_memory"):
+            kwargs["pin_memory"] = False
+            memory = Memory.PINNED
+        return memory, kwargs, asked
+
+    def download_target(self, kwargs: dict[str, Any]) -> Memory:
+        """An asynchronous copy to the host allocates pinned memory for its result."""
+        return Memory.PINNED if kwargs.get("non_blocking") else Memory.HOST
+
+    def execute(
+        self, operation: Operation, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], memory: Memory | None
+    ) -> Any:
+        """Run a call that is not captured."""
+        if operation.is_random and memory is Memory.DEVICE and kwargs.get("generator") is None:
+            self.machine.must_draw(operation.name)
+            with self.machine.generators.lent():
+                return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except NotImplementedError as error:
+            raise EmulationError(
+                f"{operation.name} has no CPU implementation, so the emulated device cannot run it"
+            ) from error
+
+    def check_generator(self, operation: Operation, kwargs: dict[str, Any]) -> None:
+        """A generator of the host cannot draw for the device."""
+        generator = kwargs.get("generator")
+        if generator is not None and self.machine.generators.find(generator) is None:
+            raise RuntimeError(WRONG_GENERATOR)
+
+    def mark(self, operation: Operation, result: Any, memory: Memory) -> None:
+        """Say where a result lives, and let it take over freed memory if any fits."""
+        if isinstance(result, torch.Tensor):
+            results: Any = (result,)
+        elif isinstance(result, (list, tuple)):
+            results = tensors_in(result)
+        else:
+            return
+        ledger = self.machine.ledger
+        for tensor in results:
+            place(tensor, memory)
+            if (ledger.is_stale or ledger.has_free) and memory is Memory.DEVICE and not operation.writes:
+                self.take_over(tensor)
+
+    def take_over(self, made: torch.Tensor) -> None:
+        """Give a fresh tensor memory that a graph still points at."""
+        ledger, recording = self.machine.ledger, self.machine.recording
+        if recording is not None:
+            return
+        if ledger.is_stale:
+            ledger.refresh()
+        if ledger.has_free and made.layout is torch.strided and untyped_storage(made).nbytes():
+            ledger.reuse(made, None)
+
+    def higher_order(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Control flow and the like: emulate what it calls."""
+        with self:
+            return function(*args, **kwargs)

@@ -1,0 +1,99 @@
+"""What one ATen overload does with memory, read once from its schema and the table in ``rules/aten.yaml``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from capturelint.catalog import AtenRow, load_aten
+
+OpOverload = torch._ops.OpOverload
+
+# The schemas of the old batch norms do not say that they write the running statistics.
+UNDECLARED_WRITES = {
+    "aten::native_batch_norm": ("running_mean", "running_var"),
+    "aten::cudnn_batch_norm": ("running_mean", "running_var"),
+    "aten::_batch_norm_impl_index": ("running_mean", "running_var"),
+}
+TRANSFERS = frozenset({"aten::_to_copy", "aten::copy_", "aten::_copy_from", "aten::copy"})
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One overload: its name, the arguments it writes, and what CUDA refuses about it."""
+
+    name: str
+    is_view: bool
+    is_composite: bool
+    is_random: bool
+    is_transfer: bool
+    allocates_undefined: bool
+    writes: tuple[str, ...]
+    arguments: tuple[str, ...]
+    host_arguments: frozenset[str]
+    refusals: tuple[AtenRow, ...]
+
+    def argument(self, name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+        """The value passed for ``name``, or None."""
+        if name in kwargs:
+            return kwargs[name]
+        position = self.arguments.index(name) if name in self.arguments else len(args)
+        return args[position] if position < len(args) else None
+
+
+class Operations:
+    """Overload -> ``Operation``, filled as overloads are met."""
+
+    def __init__(self) -> None:
+        self.known: dict[OpOverload, Operation] = {}
+
+    def __getitem__(self, overload: OpOverload) -> Operation:
+        found = self.known.get(overload)
+        if found is None:
+            found = self.known[overload] = self.read(overload)
+        return found
+
+    @cached_property
+    def rows(self) -> dict[str, tuple[AtenRow, ...]]:
+        """Refusals by operator name, with and without overload."""
+        grouped: dict[str, tuple[AtenRow, ...]] = {}
+        for row in load_aten().refusals:
+            for name in row.operators:
+                grouped[name] = (*grouped.get(name, ()), row)
+        return grouped
+
+    def read(self, overload: OpOverload) -> Operation:
+        """Read the schema of ``overload``."""
+        schema = overload._schema
+        written = tuple(a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
+        base, full = schema.name, f"{schema.name}.{schema.overload_name or 'default'}"
+        host = load_aten().host_arguments
+        return Operation(
+            name=full,
+            is_view=is_view(overload),
+            is_composite=is_composite(overload),
+            is_random=torch.Tag.nondeterministic_seeded in overload.tags,
+            is_transfer=base in TRANSFERS,
+            allocates_undefined=base.removeprefix("aten::")
+            in {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_"},
+            writes=written or UNDECLARED_WRITES.get(base, ()),
+            arguments=tuple(a.name for a in schema.arguments),
+            host_arguments=host.get(full, frozenset()) | host.get(base, frozenset()),
+            refusals=self.rows.get(base, ()) + self.rows.get(full, ()),
+        )
+
+
+def is_view(overload: OpOverload) -> bool:
+    """Whether the result aliases an argument without writing to it."""
+    infos = [argument.alias_info for argument in overload._schema.arguments]
+    return any(info is not None and not info.is_write for info in infos)
+
+
+def is_composite(overload: OpOverload) -> bool:
+    """Whether it is made of other operations only; in inference mode it arrives undivided."""
+    name = overload.name()
+    return torch._C._dispatch_has_kernel_for_dispatch_key(
+        name, "CompositeImplicitAutograd"
+    ) and not torch._C._dispatch_has_kernel_for_dispatch_key(name, "CPU")
