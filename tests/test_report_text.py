@@ -144,6 +144,10 @@ def test_every_line_of_a_statement_is_underlined():
     assert rows(place, "x = call(", "    a,", ")") == ["x = call(", "    ^^^^^", "    a,", "    ^^", ")", "^"]
 
 
+def test_indentation_is_not_underlined():
+    assert rows(Place(Path("m"), 1, 1, 1, 6), "    x") == ["    x", "    ^"]
+
+
 def test_a_long_statement_is_cut():
     assert rows(Place(Path("m"), 1, 1, 9, 2), *("x",) * 9)[-1] == "..."
 

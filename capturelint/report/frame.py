@@ -53,7 +53,8 @@ def frame(place: Place, lines: Sequence[str], width: int | None) -> Iterator[Row
 
 def marked(place: Place, number: int, last: int, line: str) -> tuple[int, int]:
     """Which characters of a line belong to the place, from 0; indentation and what follows the code do not."""
-    begin = place.column - 1 if number == place.line else len(line) - len(line.lstrip())
+    indent = len(line) - len(line.lstrip())
+    begin = max(place.column - 1, indent) if number == place.line else indent
     whole = len(line.rstrip())
     end = place.end_column - 1 if number == last and place.end_column else whole
     begin = min(begin, whole)

@@ -28,6 +28,7 @@ from capturelint.report.model import (
     relative,
     summary_line,
 )
+from capturelint.report.page import CONSEQUENCES
 from capturelint.vocabulary import Confidence, Outcome
 
 MAX_TRAIL = 6
@@ -154,10 +155,10 @@ def outcome_label(finding: Finding) -> str:
 
 
 def consequence(finding: Finding) -> str:
-    """The first sentence of the rule's ``why``."""
+    """The first sentence of the rule's ``why``, or what the outcome means in general."""
     rule = load_rules().get(finding.rule)
     if rule is None:
-        return "see the message"
+        return CONSEQUENCES[finding.outcome]
     return SENTENCE.split(" ".join(rule.why.split()), maxsplit=1)[0].rstrip(".;:")
 
 
