@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # One decode step that is safe and one that replays wrongly: exit code 1, an unsafe step, is part of the show.
-DEMO_TARGETS := $(wildcard fixtures/targets/*.py)
+DEMO_TARGETS := fixtures/targets/clean_decoder.py fixtures/targets/int_position.py
 CAPTURELINT := $(BIN)/python -m capturelint
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export OMP_NUM_THREADS ?= 1
