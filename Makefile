@@ -46,7 +46,6 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/check_speed.py
 
 docs: $(VENV)/.docs
-	$(BIN)/python docs/build_rules.py
 	$(BIN)/mkdocs build --strict
 
 $(VENV)/.docs: $(STAMP)
