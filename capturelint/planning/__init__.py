@@ -1,1 +1,1 @@
-"""Which buckets to capture, and the runner that captures them."""
+"""From a histogram of live batch sizes to the buckets worth capturing, and to a runner that captures them."""

@@ -1,0 +1,197 @@
+import json
+from itertools import combinations
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capturelint.cli import main
+from capturelint.errors import HistogramError
+from capturelint.planning.histogram import Histogram, build
+from capturelint.planning.measured import read_measured
+from capturelint.planning.plan import Limits, choose, gain, speculate, use
+from capturelint.planning.record import read_buckets
+from capturelint.planning.units import parse_bytes
+
+SKEWED = build([(1, 50), (3, 20), (4, 20), (7, 6), (30, 4)], "batches")
+
+
+def measured_json(replay_ms: dict[int, float], **more: object) -> str:
+    buckets = [
+        {"size": size, "verdict": "ok", "replay_ms": {"p50": ms}, "eager_ms": {"p50": 20.0}, "capture_s": 0.05, **more}
+        for size, ms in replay_ms.items()
+    ]
+    return json.dumps({"schema": 1, "gpu": "NVIDIA H200", "buckets": buckets})
+
+
+@given(
+    st.dictionaries(st.integers(1, 30), st.integers(1, 99), min_size=1, max_size=6),
+    st.integers(1, 4),
+    st.sampled_from([1, 2, 3, 8]),
+)
+def test_no_multiples_pad_fewer_rows_than_the_plan(histogram, graphs, multiple):
+    observed = build(histogram.items(), "drawn")
+    plan = choose(observed, Limits(max_graphs=graphs, multiple_of=multiple))
+    largest = -(-max(histogram) // multiple) * multiple
+    multiples = range(multiple, largest + 1, multiple)
+    rows = min(
+        use(observed, sizes).computed_rows
+        for number in range(1, graphs + 1)
+        for sizes in combinations(multiples, min(number, len(multiples)))
+        if sizes[-1] == largest
+    )
+    assert plan.usage.computed_rows == rows
+    assert plan.usage.covered == 1
+    assert all(size % multiple == 0 for size in plan.sizes)
+
+
+def test_the_largest_batch_is_always_covered():
+    assert choose(SKEWED, Limits(max_graphs=1)).sizes == (30,)
+
+
+def test_a_batch_above_the_maximum_is_said_to_run_eagerly():
+    plan = choose(SKEWED, Limits(max_graphs=2, max_batch=8))
+    assert plan.sizes == (1, 7)
+    assert (plan.usage.eager_steps, plan.usage.covered) == (4, 0.96)
+
+
+def test_waste_is_padded_rows_over_computed_rows():
+    usage = use(SKEWED, (4, 30))
+    assert usage.padded_rows == 50 * 3 + 20 * 1 + 6 * 23
+    assert usage.padding_waste == usage.padded_rows / (90 * 4 + 10 * 30)
+
+
+def test_memory_limits_the_number_of_graphs():
+    plan = choose(SKEWED, Limits(max_graphs=5, memory=100, bytes_per_graph=40))
+    assert len(plan.sizes) == 2
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        (Limits(max_graphs=4, memory=30, bytes_per_graph=40), "--memory 30 fits no graph: one takes 40 bytes"),
+        (Limits(max_graphs=4, memory=30), "--memory needs --bytes-per-graph"),
+    ],
+)
+def test_budgets_that_fit_no_graph_are_refused(limits, message):
+    with pytest.raises(HistogramError, match=message):
+        choose(SKEWED, limits)
+
+
+def test_measured_times_decide_instead_of_rows():
+    flat = read_measured(measured_json({1: 4.6, 8: 4.6, 32: 9.0}), "verify.json")
+    plan = choose(SKEWED, Limits(max_graphs=5), flat)
+    assert plan.by_time
+    assert plan.sizes == (7, 30)  # below 8 every size takes as long, so one graph serves them all
+    expected = (96 * 4_600_000 + 4 * flat.replay_ns.at(30)) / 100
+    assert plan.usage.step_ns == expected
+
+
+def test_times_between_measured_sizes_are_interpolated_and_never_fall():
+    series = read_measured(measured_json({8: 5.0, 16: 4.0, 32: 8.0}), "verify.json").replay_ns
+    assert [series.at(size) for size in (1, 12, 24, 64)] == [5_000_000, 5_000_000, 6_500_000, 14_000_000]
+
+
+def test_an_emulated_run_gives_no_times():
+    text = json.dumps({"device": "emulated", "buckets": [{"size": 1, "verdict": "ok"}]})
+    measured = read_measured(text, "verify.json")
+    assert (measured.replay_ns, measured.bytes_per_graph) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]", "no `buckets`"),
+        ('{"buckets": [{"size": 1, "verdict": "crash"}]}', "no bucket with verdict `ok`"),
+        ('{"buckets": [{"size": 0, "verdict": "ok"}]}', "`size` 0 is not a positive whole number"),
+        (measured_json({1: -1.0}), "`replay_ms.p50` -1.0 is not a positive number"),
+        ("{", "not JSON"),
+    ],
+)
+def test_measurements_that_cannot_be_used_are_refused(text, message):
+    with pytest.raises(HistogramError, match=message):
+        read_measured(text, "verify.json")
+
+
+def test_eager_steps_make_rows_incomparable():
+    plan = choose(SKEWED, Limits(max_graphs=4)).usage
+    assert gain(plan, use(SKEWED, (1, 4)), by_time=False) is None
+    assert gain(plan, use(SKEWED, (30,)), by_time=False) > 0.8
+
+
+def test_a_list_without_padding_runs_unlisted_sizes_eagerly():
+    usage = use(SKEWED, (1, 2, 4, 30), pads=False)
+    assert (usage.padded_rows, usage.eager_steps) == (0, 26)
+
+
+def test_speculative_requests_become_tokens():
+    histogram = speculate(Histogram((1, 3), (5, 5), "batches"), 3)
+    assert histogram.sizes == (4, 12)
+
+
+@pytest.mark.parametrize(("text", "expected"), [("36MB", 36_000_000), ("2 GiB", 2 << 30), ("512", 512), ("1.5k", 1500)])
+def test_sizes_in_bytes_have_units(text, expected):
+    assert parse_bytes(text, "--memory") == expected
+
+
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str, str]:
+    monkeypatch.setattr("sys.argv", ["capturelint", "plan", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    captured = capsys.readouterr()
+    return int(stopped.value.code or 0), captured.out, captured.err
+
+
+@pytest.fixture
+def batches(tmp_path):
+    path = tmp_path / "batches.csv"
+    path.write_text("batch_size,count\n1,50\n3,20\n4,20\n7,6\n30,4\n")
+    return path
+
+
+def test_json_has_what_the_contract_names(capsys, monkeypatch, batches):
+    code, out, _ = run(capsys, monkeypatch, str(batches), "--max-graphs", "3", "--format", "json")
+    record = json.loads(out)
+    assert code == 0
+    assert record["schema"] == 1
+    assert record["buckets"] == [1, 7, 30]
+    assert record["covered"] == 1.0
+    assert [bucket["share"] for bucket in record["per_bucket"]] == [0.5, 0.46, 0.04]
+    assert record["compared_with"]["powers of two"]["graphs"] == 6
+    assert record["flags"]["vllm"][">=0.11.1"] == "--cudagraph-capture-sizes 1 7 30"
+
+
+def test_a_saved_plan_gives_its_buckets_back(capsys, monkeypatch, batches):
+    _, out, _ = run(capsys, monkeypatch, str(batches), "--max-graphs", "3", "--format", "json")
+    assert read_buckets(out, "plan.json") == (1, 7, 30)
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_text_fits_the_terminal_but_for_what_is_pasted(capsys, monkeypatch, batches, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    _, out, _ = run(capsys, monkeypatch, str(batches), "--bytes-per-graph", "36MB", "--engine", "vllm==0.33")
+    assert all(len(line) <= columns for line in out.splitlines())
+    assert "  --cudagraph-capture-sizes 1 3 4 7 30" in out.splitlines()
+
+
+def test_a_gain_under_one_percent_is_said(capsys, monkeypatch, tmp_path):
+    path = tmp_path / "eight.csv"
+    path.write_text("batch_size,count\n8,1000\n1,1\n")
+    _, out, _ = run(capsys, monkeypatch, str(path), "--engine", "vllm")
+    assert "vLLM 0.14+: the gain in rows computed is under 1 % (+0.00 %), with 3 graphs fewer" in " ".join(out.split())
+
+
+def test_bad_input_is_one_line_and_exit_2(capsys, monkeypatch, tmp_path):
+    path = tmp_path / "bad.csv"
+    path.write_text("batch_size,count\n1,-2\n")
+    code, out, err = run(capsys, monkeypatch, str(path))
+    assert (code, out) == (2, "")
+    assert err == f"error: {path}:2: count '-2' is not a whole number of at most 15 digits\n"
+
+
+def test_the_plot_is_well_formed_and_marks_the_choice(capsys, monkeypatch, batches, tmp_path):
+    svg = tmp_path / "curve.svg"
+    run(capsys, monkeypatch, str(batches), "--max-graphs", "3", "--plot", str(svg), "--quiet")
+    circles = ElementTree.parse(svg).findall("{http://www.w3.org/2000/svg}circle")
+    assert [circle.get("class") for circle in circles] == ["dot", "dot", "chosen", "dot"]
