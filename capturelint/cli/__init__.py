@@ -10,7 +10,7 @@ import sys
 import typer
 
 from capturelint import __version__
-from capturelint.cli import check, explain, facts, generate, logs, plan, verify
+from capturelint.cli import check, doctor, explain, facts, generate, init, logs, plan, verify
 from capturelint.errors import CapturelintError
 from capturelint.escape import visible
 
@@ -37,7 +37,7 @@ def options(
     """Find what breaks under CUDA-graph capture in PyTorch decode steps."""
 
 
-for module in (check, verify, logs, plan, generate, explain, facts):
+for module in (check, verify, logs, plan, generate, explain, facts, init, doctor):
     module.register(app)
 
 
