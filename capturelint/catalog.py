@@ -37,8 +37,9 @@ RULE_KEYS = (
     "sources",
     "since",
     "torch",
+    "compiled",
 )
-OPTIONAL_KEYS = {"where", "torch"}
+OPTIONAL_KEYS = {"where", "torch", "compiled"}
 Word = TypeVar("Word", bound=Enum)
 
 
@@ -47,7 +48,7 @@ class Rule:
     """What an event means: the record of one ``rules/<name>.yaml``.
 
     ``where`` maps a field of the event to the values that select it; ``runtime`` names the observations of
-    ``verify`` that confirm the rule. ``message`` and ``help`` may use ``{code}`` and the event's fields.
+    ``verify`` that confirm the rule. ``compiled`` is the outcome where Inductor records the code; none: no hazard there. ``message`` and ``help`` may use ``{code}`` and the event's fields.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Rule:
     sources: tuple[str, ...]
     since: str
     torch: str | None = None
+    compiled: Outcome | None = None
 
 
 def data_directory(name: str) -> Path:
@@ -120,6 +122,7 @@ def read_rule(path: Path) -> Rule:
         sources=texts(path, record, "sources"),
         since=text(path, record, "since"),
         torch=text(path, record, "torch") if "torch" in record else None,
+        compiled=word(path, "compiled", text(path, record, "compiled"), Outcome) if "compiled" in record else None,
     )
 
 

@@ -1,9 +1,147 @@
-"""``capturelint check``."""
+"""``capturelint check``: static findings, written in the asked-for format."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Optional
+
 import typer
+from pathspec import GitIgnoreSpec
+
+from capturelint import __version__
+from capturelint.catalog import find_rules
+from capturelint.config import Config, declared_torch, load_config
+from capturelint.errors import UsageError
+from capturelint.finding import Finding
+from capturelint.report import CheckReport, EntryRecord, Format, render
+from capturelint.static.baseline import apply_baseline, write_baseline
+from capturelint.static.check import Checked, Options, check
+from capturelint.static.files import read_lines
+from capturelint.vocabulary import Confidence
+
+LEVELS = {"certain": Confidence.CERTAIN, "likely": Confidence.LIKELY, "possible": Confidence.POSSIBLE}
+DEFAULT_BASELINE = Path(".capturelint-baseline.json")
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
+    app.command("check")(run)
+
+
+def run(
+    paths: list[Path] = typer.Argument(..., help="Files and directories to check."),
+    entry: list[str] = typer.Option([], "--entry", metavar="MODULE:NAME", help="Recorded code starts here."),
+    bind: list[str] = typer.Option([], "--bind", metavar="PARAM=MODULE:CLASS", help="Type of an entry's parameter."),
+    follow: list[str] = typer.Option([], "--follow", metavar="PACKAGE", help="Also analyse this package's sources."),
+    torch: Optional[str] = typer.Option(None, "--torch", metavar="VERSION", help="Torch version or range to check for."),
+    confidence: Optional[str] = typer.Option(None, help="Report at or above: certain, likely (default) or possible."),
+    select: list[str] = typer.Option([], help="Only these rules (comma-separated or repeated)."),
+    ignore: list[str] = typer.Option([], help="Not these rules."),
+    format: Format = typer.Option(Format.TEXT, "--format", help="How to write the report."),
+    output: Optional[Path] = typer.Option(None, help="Write the report to a file."),
+    config: Optional[Path] = typer.Option(None, help="Configuration file."),
+    baseline: Optional[Path] = typer.Option(None, help="Findings recorded there are not reported."),
+    write_baseline_: bool = typer.Option(False, "--write-baseline", help="Record all findings as known."),
+    exit_zero: bool = typer.Option(False, "--exit-zero", help="Exit 0 whatever is found."),
+    statistics: bool = typer.Option(False, help="Count findings by rule."),
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="Print findings only."),
+    no_cache: bool = typer.Option(False, "--no-cache", help="Analyse everything afresh."),
+    jobs: int = typer.Option(0, "--jobs", "-j", min=0, help="Processes to use; 0 is one for each core."),
+) -> None:
+    """Find what breaks under CUDA-graph capture, without running the code.
+
+    Example: capturelint check src/ --format github
+    """
+    settings = load_config(paths[0] if paths else Path.cwd(), config)
+    wanted, unwanted = names(select) or settings.select, names(ignore) or settings.ignore
+    find_rules([*wanted, *unwanted])
+    level = LEVELS.get(confidence or "", settings.confidence or Confidence.LIKELY)
+    if confidence is not None and confidence not in LEVELS:
+        raise UsageError(f"--confidence {confidence}: say certain, likely or possible")
+    version = torch or settings.torch or declared_torch(paths[0])
+    checked = check(paths, options(settings, entry, bind, follow, version))
+    report = report_of(checked, version, level, wanted, unwanted, settings)
+    known = baseline or settings.baseline
+    if write_baseline_:
+        count = write_baseline([f for f in report.findings if not f.suppressed], known or DEFAULT_BASELINE, settings.root)
+        print(f"{count} findings recorded in {known or DEFAULT_BASELINE}", file=sys.stderr)
+        raise typer.Exit(0)
+    if known is not None:
+        compared = apply_baseline(report.findings, known, root=settings.root, checked=paths)
+        notes = tuple(f"no longer found, remove from the baseline: {gone}" for gone in compared.gone)
+        report = replace(report, findings=compared.findings, in_baseline=compared.num_known, notes=report.notes + notes)
+    write(report, format, output, statistics, quiet)
+    for error in report.errors:
+        print(f"error: {error}", file=sys.stderr)
+    code = 2 if report.errors else 1 if report.shown else 0
+    raise typer.Exit(0 if exit_zero and code == 1 else code)
+
+
+def options(
+    settings: Config, entry: list[str], bind: list[str], follow: list[str], version: str | None
+) -> Options:
+    """What the analysis is asked for, from the command line and the configuration."""
+    bindings = dict(settings.bind)
+    for text in bind:
+        name, equals, target = text.partition("=")
+        if not equals or ":" not in target:
+            raise UsageError(f"--bind {text}: say PARAM=MODULE:CLASS")
+        bindings[name] = target
+    return Options(
+        entry=tuple(entry) or settings.entry,
+        bind=bindings,
+        follow=tuple(follow) or settings.follow,
+        torch=version,
+        exclude=settings.exclude,
+        include=settings.include,
+        root=settings.root,
+    )
+
+
+def names(given: list[str]) -> tuple[str, ...]:
+    """Rule names from repeated and comma-separated options."""
+    return tuple(name.strip() for text in given for name in text.split(",") if name.strip())
+
+
+def report_of(
+    checked: Checked, version: str | None, level: Confidence, wanted: tuple[str, ...], unwanted: tuple[str, ...], settings: Config
+) -> CheckReport:
+    """The findings that were asked for, as a report."""
+    shown = tuple(
+        finding
+        for finding in checked.findings
+        if finding.confidence >= level
+        and (not wanted or finding.rule in wanted)
+        and finding.rule not in unwanted
+        and not ignored_in_file(finding, settings)
+    )
+    entries = tuple(EntryRecord(e.path, e.line, e.name, e.why) for e in checked.entries)
+    return CheckReport(__version__, version, checked.files, entries, shown, checked.errors, notes=checked.notes)
+
+
+def ignored_in_file(finding: Finding, settings: Config) -> bool:
+    """Whether the configuration's ``per-file-ignores`` name this rule for this file."""
+    if finding.place is None:
+        return False
+    path = os.path.relpath(finding.place.path, settings.root)
+    return any(
+        finding.rule in rules and GitIgnoreSpec.from_lines([pattern]).match_file(path)
+        for pattern, rules in settings.per_file_ignores
+    )
+
+
+def write(report: CheckReport, format: Format, output: Path | None, statistics: bool, quiet: bool) -> None:
+    """Write the report to the file or to stdout."""
+    terminal = output is None and sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if terminal else None
+    text = render(
+        report, format, read=read_lines, colour=terminal, width=width, statistics=statistics, quiet=quiet
+    )
+    if output is not None:
+        output.write_text(text, encoding="utf-8")
+    else:
+        sys.stdout.write(text)

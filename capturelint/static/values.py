@@ -40,6 +40,19 @@ class Kind(Enum):
     UNKNOWN = "unknown"
 
 
+class Truth(Enum):
+    """What a condition says, and if it says nothing, why."""
+
+    TRUE = "true"
+    FALSE = "false"
+    HOST = "host"
+    """An unknown host value that does not change from step to step."""
+    STEP = "step"
+    """A host value that changes at every step."""
+    DEVICE = "device"
+    """A value on the device: reading it is the hazard."""
+
+
 @dataclass(frozen=True, slots=True)
 class Home:
     """A slot that outlives a step: an attribute, an item, or a static input."""
@@ -76,6 +89,7 @@ class Number:
     deps: frozenset[Home] = frozenset()
     drawn: Site | None = None
     read: bool = False
+    sure: Confidence = Confidence.CERTAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,12 +317,14 @@ FALSE = Const(False)
 class Scope:
     """The names of one function call, and the scope that encloses it. Mutable: closures see later assignments."""
 
-    __slots__ = ("module", "names", "owner", "parent", "this")
+    __slots__ = ("globals", "module", "names", "nonlocals", "owner", "parent", "this")
 
     def __init__(self, module: Module, parent: Scope | None = None) -> None:
         self.module = module
         self.parent = parent
         self.names: dict[str, Value] = {}
+        self.globals: set[str] = set()
+        self.nonlocals: set[str] = set()
         self.owner: ClassDef | None = None
         self.this: Value = UNKNOWN
 
@@ -398,6 +414,7 @@ def join_numbers(left: Value, right: Value) -> Number:
         deps_of(left) | deps_of(right),
         drawn=getattr(left, "drawn", None) or getattr(right, "drawn", None),
         read=getattr(left, "read", False) or getattr(right, "read", False),
+        sure=min(getattr(left, "sure", Confidence.CERTAIN), getattr(right, "sure", Confidence.CERTAIN)),
     )
 
 

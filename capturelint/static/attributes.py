@@ -1,0 +1,419 @@
+"""Reading and writing attributes: of tensors, of instances, of modules, of everything else.
+
+A store into an object that outlives the step is where rebinding, growth and lazy building show; it is noted here and
+judged at the end of the step, when it is known whether the old content was used.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from capturelint.static import calls
+from capturelint.static.homes import Object, Sort, Store, fresh_tensors
+from capturelint.static.index import ClassDef, FunctionDef
+from capturelint.static.values import (
+    NONE,
+    UNKNOWN,
+    BoundExternal,
+    Class,
+    Const,
+    Device,
+    Dtype,
+    External,
+    Function,
+    Home,
+    Kind,
+    Memory,
+    Method,
+    ModuleValue,
+    Number,
+    Ref,
+    Scope,
+    Sequence,
+    Super,
+    Tensor,
+    Text,
+    Truth,
+    Union,
+    Value,
+    element_of,
+    join,
+    options,
+    union,
+)
+from capturelint.vocabulary import Confidence, Varies
+
+if TYPE_CHECKING:
+    from capturelint.static.interpret import Interpreter
+
+MODULE = "torch.nn.Module"
+DTYPES = {
+    **dict.fromkeys(("float", "float16", "float32", "float64", "bfloat16", "half", "double"), Kind.FLOAT),
+    **dict.fromkeys(("int", "int8", "int16", "int32", "int64", "long", "short", "uint8", "uint16"), Kind.INT),
+    "bool": Kind.BOOL,
+}
+SAME_TENSOR = frozenset({"data", "real", "grad"})
+TURNED_TENSOR = frozenset({"T", "mT", "H", "mH"})
+HOST_FACTS = frozenset(
+    "is_leaf requires_grad layout itemsize nbytes is_sparse is_quantized is_nested names is_meta is_cpu grad_fn _version".split()
+)
+
+
+def external(path: str) -> Value:
+    """An external name; dtypes are values of their own."""
+    owner, _, name = path.rpartition(".")
+    if owner == "torch" and name in DTYPES:
+        return Dtype(DTYPES[name])
+    if path in ("torch.inf", "torch.nan", "torch.pi", "math.inf", "math.pi", "math.nan", "torch.e"):
+        return Number()
+    return External(path)
+
+
+def load(vm: Interpreter, owner: Value, name: str, node: ast.AST) -> Value:
+    """``owner.name``."""
+    match owner:
+        case Tensor():
+            return tensor_attribute(vm, owner, name)
+        case Ref():
+            return instance_attribute(vm, owner, name, node)
+        case ModuleValue(module=module):
+            inside = vm.index.find(f"{module.name}.{name}") if module.is_package else None
+            known = name in module.functions or name in module.classes or name in module.assignments
+            return ModuleValue(inside) if inside is not None and not known else vm.global_name(name, module)
+        case External(path=path):
+            found = vm.index.find(f"{path}.{name}")
+            return ModuleValue(found) if found is not None else external(f"{path}.{name}")
+        case Class(definition=definition):
+            return class_attribute(vm, definition, name, node)
+        case Super():
+            return super_attribute(vm, owner, name, node)
+        case Device():
+            return device_attribute(owner, name)
+        case Number() | Text() | Const() | Sequence():
+            if isinstance(owner, Sequence) and owner.shape and name == "numel":
+                return BoundExternal(owner, name)
+            return BoundExternal(owner, name)
+        case _:
+            return UNKNOWN
+
+
+def device_attribute(owner: Device, name: str) -> Value:
+    """``device.type``, ``device.index``."""
+    if name == "type":
+        return Const("cuda") if owner.memory is Memory.DEVICE else Const("cpu") if owner.memory is Memory.HOST else Text()
+    return Number() if name == "index" else UNKNOWN
+
+
+def tensor_attribute(vm: Interpreter, tensor: Tensor, name: str) -> Value:
+    """Metadata is on the host; ``data`` and transposes are the same memory."""
+    if name == "shape":
+        return shape_of(tensor)
+    if name == "ndim":
+        return Const(tensor.rank) if tensor.rank is not None else Number()
+    if name == "device":
+        return Device(Memory.HOST if tensor.on_host else tensor.memory)
+    if name == "is_cuda":
+        return Const(tensor.on_device) if tensor.memory is not Memory.EITHER else Number()
+    if name == "dtype":
+        return Dtype(tensor.kind)
+    if name in SAME_TENSOR:
+        return tensor
+    if name in TURNED_TENSOR:
+        return replace(tensor, view=True)
+    if name in HOST_FACTS:
+        return Number()
+    if name in ("values", "indices"):
+        return replace(tensor, home=None, extends=None)
+    return BoundExternal(tensor, name)
+
+
+def shape_of(tensor: Tensor) -> Sequence:
+    """The shape of a tensor: host numbers that change with the bucket, or with the step where it grows."""
+    varies = max(tensor.varies, Varies.PER_BUCKET)
+    size = Number(varies, tensor.deps if varies is Varies.PER_STEP else frozenset())
+    if tensor.rank is None or tensor.rank > 8:
+        return Sequence(None, size, shape=True)
+    sizes: list[Value] = [size] * tensor.rank
+    if sizes and tensor.rows is not None:
+        sizes[0] = Const(tensor.rows)
+    return Sequence(tuple(sizes), shape=True)
+
+
+def bases(vm: Interpreter, definition: ClassDef) -> list[ClassDef | str]:
+    """The method resolution order: analysed classes, and external ones by dotted path."""
+    cached = vm.orders.get(definition)
+    if cached is not None:
+        return cached
+    vm.orders[definition] = [definition]
+    order: list[ClassDef | str] = [definition]
+    scope = Scope(definition.module)
+    for base in definition.node.bases:
+        value = vm.quiet_eval(base, scope)
+        for option in options(value):
+            if isinstance(option, Class):
+                order += bases(vm, option.definition)
+            elif isinstance(option, External):
+                order.append(option.path)
+            elif not isinstance(base, ast.Subscript):
+                order.append("?")
+    # A class that several bases share comes after all of them, as in Python's own linearisation.
+    unique = [found for at, found in enumerate(order) if found not in order[at + 1 :]]
+    vm.orders[definition] = unique
+    return unique
+
+
+def is_module(vm: Interpreter, definition: ClassDef) -> bool:
+    """True for subclasses of ``nn.Module``."""
+    return any(isinstance(base, str) and base.startswith("torch.nn.") for base in bases(vm, definition))
+
+
+def is_open(vm: Interpreter, definition: ClassDef) -> bool:
+    """True where a base class outside the analysed code may define anything."""
+    closed = ("builtins.", "typing.", "abc.", "torch.nn.", "enum.", "collections.", "dataclasses.", "transformers.utils.")
+    return any(isinstance(base, str) and not base.startswith(closed) for base in bases(vm, definition))
+
+
+def find_method(vm: Interpreter, definition: ClassDef, name: str, after: ClassDef | None = None) -> tuple[object, ClassDef] | None:
+    """The method or class-level assignment that a class or its bases give a name, and the class that has it."""
+    skipping = after is not None
+    for base in bases(vm, definition):
+        if skipping:
+            skipping = base is not after
+            continue
+        if isinstance(base, ClassDef):
+            if (method := base.methods.get(name)) is not None:
+                return method, base
+            if (assigned := base.fields.get(name)) is not None:
+                return assigned, base
+    return None
+
+
+def instance_attribute(vm: Interpreter, owner: Ref, name: str, node: ast.AST) -> Value:
+    """The attribute of an object in the heap: slot, method, class field, or a built-in of ``nn.Module``."""
+    found = vm.heap.get(owner)
+    if found is None:
+        return UNKNOWN
+    if found.sort is not Sort.INSTANCE:
+        return BoundExternal(owner, name)
+    value = read_slot(vm, owner, name)
+    if value is not None:
+        return value
+    if isinstance(found.cls, ClassDef):
+        inherited = find_method(vm, found.cls, name)
+        if inherited is not None:
+            return bound(vm, owner, inherited[0], inherited[1], node)
+        if is_module(vm, found.cls) or found.cls.is_dataclass:
+            if name == "training":
+                return Const(False)  # decode runs in eval mode
+            if name == "__class__":
+                return Class(found.cls)
+            return UNKNOWN if found.opaque and not callable_on_module(name) else BoundExternal(owner, name)
+        getter = find_method(vm, found.cls, "__getattr__")
+        if name == "__class__":
+            return Class(found.cls)
+        return UNKNOWN if found.opaque or getter or is_open(vm, found.cls) else BoundExternal(owner, name)
+    if isinstance(found.cls, str):
+        return external_instance_attribute(vm, owner, found, name)
+    return UNKNOWN
+
+
+def callable_on_module(name: str) -> bool:
+    """Methods that every ``nn.Module`` has."""
+    return name in MODULE_METHODS
+
+
+MODULE_METHODS = frozenset(
+    "to cuda cpu half float double bfloat16 eval train requires_grad_ apply parameters named_parameters buffers "
+    "named_buffers children modules named_children named_modules state_dict load_state_dict register_buffer "
+    "register_parameter add_module register_module register_forward_hook register_forward_pre_hook get_submodule "
+    "zero_grad compile forward __call__ set_submodule type share_memory to_empty".split()
+)
+
+
+def external_instance_attribute(vm: Interpreter, owner: Ref, found: Object, name: str) -> Value:
+    """An attribute of an instance of an external class: parameters of ``torch.nn`` modules, methods of the rest."""
+    cls = str(found.cls)
+    if cls.startswith("torch.nn.") and name in ("weight", "bias"):
+        memory = Memory.DEVICE if found.slots.get("#moved") == Const(True) else vm.module_memory
+        rank = 1 if name == "bias" or "Norm" in cls else 2
+        return Tensor(memory, rank, Kind.FLOAT, home=Home(owner.oid, name), parameter=True, ident=-owner.oid)
+    if cls.startswith("torch.nn.") and name == "training":
+        return Const(False)
+    return BoundExternal(owner, name)
+
+
+def read_slot(vm: Interpreter, owner: Ref, key: object) -> Value | None:
+    """What a slot holds; reading it in recorded code makes it part of what the graph was recorded with."""
+    value = vm.heap.read(owner, key)
+    if value is not None and vm.driver is not None:
+        value = vm.driver.on_load(vm, owner, key, value)
+    return value
+
+
+def bound(vm: Interpreter, owner: Value, member: object, holder: ClassDef, node: ast.AST) -> Value:
+    """A class member seen through an instance: bound methods, properties, static methods, fields."""
+    if not isinstance(member, FunctionDef):
+        assert isinstance(member, (ast.Assign, ast.AnnAssign))
+        return field_value(vm, member, holder)
+    names = decorator_names(member.node)
+    function: Value = Function(member, holder.module, holder)
+    if names & {"property", "cached_property", "functools.cached_property"}:
+        return vm.call(Method(function, owner), [], {}, node)
+    if "staticmethod" in names:
+        return function
+    if "classmethod" in names:
+        cls = vm.heap[owner].cls if isinstance(owner, Ref) else None
+        return Method(function, Class(cls) if isinstance(cls, ClassDef) else owner)
+    return Method(calls.decorated(vm, function, member.node, Scope(holder.module)), owner)
+
+
+def field_value(vm: Interpreter, member: ast.Assign | ast.AnnAssign, holder: ClassDef) -> Value:
+    """A class-level assignment."""
+    if member.value is None:
+            return calls.annotated(vm, member.annotation, holder.module) if isinstance(member, ast.AnnAssign) else UNKNOWN
+    return vm.quiet_eval(member.value, Scope(holder.module))
+
+
+def decorator_names(node: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[str]:
+    """The decorators of a function as written, without arguments."""
+    return frozenset(
+        ast.unparse(decorator.func if isinstance(decorator, ast.Call) else decorator) for decorator in node.decorator_list
+    )
+
+
+def class_attribute(vm: Interpreter, definition: ClassDef, name: str, node: ast.AST) -> Value:
+    """``Class.name``."""
+    if name == "__name__":
+        return Const(definition.name)
+    found = find_method(vm, definition, name)
+    if found is None:
+        nested = definition.module.classes.get(name)
+        return Class(nested) if nested is not None else UNKNOWN
+    member, holder = found
+    if isinstance(member, FunctionDef):
+        function = Function(member, holder.module, holder)
+        return Method(function, Class(definition)) if "classmethod" in decorator_names(member.node) else function
+    assert isinstance(member, (ast.Assign, ast.AnnAssign))
+    return field_value(vm, member, holder)
+
+
+def super_attribute(vm: Interpreter, owner: Super, name: str, node: ast.AST) -> Value:
+    """``super().name``."""
+    cls = vm.heap[owner.owner].cls if isinstance(owner.owner, Ref) else None
+    if isinstance(owner.owner, Class):
+        cls = owner.owner.definition
+    if not isinstance(cls, ClassDef):
+        return UNKNOWN
+    found = find_method(vm, cls, name, after=owner.after)
+    if found is not None:
+        return bound(vm, owner.owner, found[0], found[1], node)
+    return BoundExternal(owner.owner, name)
+
+
+def store(vm: Interpreter, owner: Value, name: object, value: Value, node: ast.AST, same: bool = False) -> None:
+    """``owner.name = value`` for each alternative of the owner."""
+    for option in options(owner):
+        if isinstance(option, Ref) and vm.heap.get(option) is not None:
+            write_slot(vm, option, name, value, node, same)
+        elif isinstance(option, ModuleValue) and isinstance(name, str):
+            option.module.globals[name] = value
+        elif isinstance(option, Tensor) and name == "data":
+            pass
+
+
+def write_slot(vm: Interpreter, owner: Ref, key: object, value: Value, node: ast.AST, same: bool = False) -> None:
+    """Write a slot and note what that means for a graph."""
+    found = vm.heap[owner]
+    old = found.slots.get(key, found.element if found.sort is not Sort.INSTANCE else None)
+    if vm.driver is not None and not same:
+        vm.driver.on_store(vm, owner, key, old, value, node)
+    if vm.recording and vm.heap.persistent(owner) and not same and fresh_tensors(vm.heap, value):
+        vm.step.stores.append(
+            Store(Home(owner.oid, key), old if old is not None else NONE, value, vm.site(node), vm.doubt, bool(vm.hidden))
+        )
+    if not isinstance(value, Tensor) or not same:
+        vm.heap.write(owner, key, value)
+
+
+def element(vm: Interpreter, owner: Ref) -> Value:
+    """Any item of a container object; iterating a module container gives its children, a dict its keys."""
+    found = vm.heap.get(owner)
+    if found is None:
+        return UNKNOWN
+    if found.sort is Sort.DICT:
+        keys: list[Value] = [Const(key) for key in found.slots]
+        return union([*keys, *([UNKNOWN] if found.element is not None else [])]) if len(keys) <= 4 else UNKNOWN
+    if found.sort is Sort.INSTANCE:
+        if isinstance(found.cls, ClassDef) and (method := find_method(vm, found.cls, "__iter__")) is not None:
+            return vm.element(vm.call(bound(vm, owner, method[0], method[1], found.cls.node), [], {}, found.cls.node))
+        children = [vm.heap.read(owner, key) or UNKNOWN for key in found.slots if isinstance(key, int)]
+        if found.element is not None:
+            children.append(found.element)
+        return union(children)
+    items = [vm.heap.read(owner, key) or UNKNOWN for key in found.slots]
+    if found.element is not None:
+        items.append(found.element)
+    return union(items)
+
+
+def values_of(vm: Interpreter, owner: Ref) -> list[Value]:
+    """The values of a dict, exact ones first."""
+    found = vm.heap[owner]
+    inner = [vm.heap.read(owner, key) or UNKNOWN for key in found.slots]
+    return [*inner, found.element] if found.element is not None else inner
+
+
+def entries(vm: Interpreter, value: Value) -> Iterator[tuple[object, Value]]:
+    """The exact items of a dict value."""
+    for option in options(value):
+        if isinstance(option, Ref) and (found := vm.heap.get(option)) is not None and found.sort is Sort.DICT:
+            for key in found.slots:
+                yield key, vm.heap.read(option, key) or UNKNOWN
+
+
+def keywords(vm: Interpreter, value: Value) -> tuple[dict[str, Value], bool]:
+    """The arguments that ``**value`` passes, and whether there may be more."""
+    exact: dict[str, Value] = {}
+    more = False
+    for option in options(value):
+        if isinstance(option, Ref) and (found := vm.heap.get(option)) is not None and found.sort is Sort.DICT:
+            exact |= {str(key): vm.heap.read(option, key) or UNKNOWN for key in found.slots}
+            more = more or found.element is not None
+        else:
+            more = True
+    return exact, more
+
+
+def truth(vm: Interpreter, value: Ref) -> Truth:
+    """Instances are true; containers where they surely have an item."""
+    found = vm.heap.get(value)
+    if found is None:
+        return Truth.HOST
+    if found.sort is Sort.INSTANCE:
+        if isinstance(found.cls, ClassDef):
+            has_length = find_method(vm, found.cls, "__len__") or find_method(vm, found.cls, "__bool__")
+            return Truth.HOST if has_length or is_open(vm, found.cls) else Truth.TRUE
+        return Truth.HOST if found.slots or found.opaque else Truth.TRUE
+    if found.slots:
+        return Truth.TRUE if vm.heap.persistent(value) is False or found.element is None else Truth.HOST
+    return Truth.HOST if found.element is not None or found.opaque else Truth.FALSE
+
+
+def put_element(vm: Interpreter, owner: Ref, value: Value) -> None:
+    """Add any further item to a container."""
+    found = vm.heap[owner]
+    vm.heap.replace(owner, element=value if found.element is None else join(found.element, value))
+
+
+__all__ = ["Confidence", "Union", "element_of", "load", "store"]
+
+
+def note_element_store(vm: Interpreter, owner: Ref, value: Value, node: ast.AST) -> None:
+    """A store under a key that is not known: like a slot write, on the container as a whole."""
+    found = vm.heap[owner]
+    if vm.recording and vm.heap.persistent(owner) and fresh_tensors(vm.heap, value):
+        old = found.element if found.element is not None else NONE
+        vm.step.stores.append(Store(Home(owner.oid, "[]"), old, value, vm.site(node), vm.doubt, bool(vm.hidden)))

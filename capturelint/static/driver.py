@@ -1,0 +1,269 @@
+"""What happens around the recorded step: warm-up, capture, replay, and what code does to a graph's memory afterwards.
+
+The driver is run as ordinary code while these hooks watch. Its one surprise: it is run twice, because only after
+the first run is it known which host values are changed between capture and replay; in the second run recorded code
+reads those as numbers that change at every step.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from capturelint.static.events import Site
+from capturelint.static.homes import Step, fresh_tensors, homes_in, numbers_differ
+from capturelint.static.values import (
+    NONE,
+    Const,
+    Home,
+    Number,
+    Ref,
+    Scope,
+    Tensor,
+    Value,
+    deps_of,
+    options,
+    tensor_in,
+)
+from capturelint.vocabulary import Confidence, EventKind, Phase, Varies
+
+if TYPE_CHECKING:
+    from capturelint.static.interpret import Interpreter
+
+
+@dataclass(slots=True)
+class Facts:
+    """What the first run learned for the second."""
+
+    late: set[Home] = field(default_factory=set)
+    """Host slots that recorded code read and that are changed after the capture."""
+    recorded: set[object] = field(default_factory=set)
+    """Functions that run inside a recorded region."""
+    regions: list[Site] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Pending:
+    """A store that is wrong if a replay follows."""
+
+    kind: EventKind
+    site: Site
+    how: str
+    name: str
+
+
+class Driver:
+    """The hooks. ``facts`` come from the first run; ``final`` says that this is the second."""
+
+    def __init__(self, facts: Facts, final: bool) -> None:
+        self.facts = facts
+        self.final = final
+        self.loops = 0
+        self.captures = 0
+        self.replays = 0
+        self.loaded: set[Home] = set()
+        self.values: dict[Home, Value] = {}
+        self.idents: set[int] = set()
+        self.copied: set[int] = set()
+        self.called: set[object] = set()
+        self.dirty: dict[Home, Site] = {}
+        self.moved: set[Home] = set()
+        self.pending: list[Pending] = []
+        self.region: Site | None = None
+        self.direct: set[object] = set()
+        self.depth = 0
+
+    # ---------------------------------------------------------------- regions
+
+    def begin(self, vm: Interpreter, node: ast.AST) -> None:
+        """A recorded region starts."""
+        self.region = vm.site(node)
+        self.depth = len(vm.stack)
+        self.direct = set()
+        if self.region.place not in {site.place for site in self.facts.regions}:
+            self.facts.regions.append(self.region)
+        vm.heap.carry()
+        vm.step = Step()
+        vm.phase = Phase.RECORDED
+        if vm.autocast is not None:
+            vm.emit(EventKind.AUTOCAST, vm.autocast, "cache", Confidence.LIKELY)
+
+    def end(self, vm: Interpreter) -> None:
+        """The region is over: judge what only its end can tell."""
+        finish_step(vm)
+        self.moved |= set(vm.step.mutated)
+        vm.phase = Phase.REPLAY
+        self.captures += 1
+        cold = self.direct - self.called
+        if cold and self.final and self.region is not None and self.captures == 1:
+            vm.emit(EventKind.COLD_CAPTURE, self.region, "no-warm-up", Confidence.LIKELY, phase=Phase.REPLAY)
+        self.called |= self.direct
+
+    # ---------------------------------------------------------------- hooks
+
+    def on_call(self, vm: Interpreter, definition: object) -> None:
+        """An analysed function is called."""
+        if vm.recording:
+            self.facts.recorded.add(definition)
+            self.direct.add(definition)
+        else:
+            self.called.add(definition)
+
+    def in_step(self, vm: Interpreter) -> bool:
+        """True inside a function that is also recorded."""
+        return any(call.definition in self.facts.recorded for call in vm.stack)
+
+    def on_load(self, vm: Interpreter, owner: Ref, key: object, value: Value) -> Value:
+        """A slot is read."""
+        from dataclasses import replace
+
+        home = Home(owner.oid, key)
+        if not vm.recording:
+            if isinstance(value, Tensor) and value.home is None and vm.heap.persistent(owner) is not None:
+                return replace(value, home=home)
+            return value
+        if vm.heap.persistent(owner):
+            self.loaded.add(home)
+            self.values.setdefault(home, value)
+            if home in self.facts.late and isinstance(value, (Const, Number)):
+                return Number(Varies.PER_STEP, frozenset({home}))
+        return value
+
+    def on_use(self, vm: Interpreter, tensor: Tensor) -> None:
+        """Recorded device work reads a tensor that existed before: its address is in the graph."""
+        if vm.recording and not tensor.recorded and tensor.ident:
+            self.idents.add(tensor.ident)
+
+    def on_store(self, vm: Interpreter, owner: Ref, key: object, old: Value | None, value: Value, node: ast.AST) -> None:
+        """A slot is written after the capture: what the graph recorded from it is now elsewhere."""
+        home = Home(owner.oid, key)
+        if vm.recording or not self.captures or home not in self.loaded:
+            return
+        before = self.values.get(home, NONE)
+        fresh = [t for t in fresh_tensors(vm.heap, value) if t.ident not in self.idents]
+        fresh += [t for t in vm_tensors(vm, value) if t.home is not None and t.home != home and t.ident not in self.idents]
+        if fresh and vm_tensors(vm, before):
+            in_step = self.in_step(vm)
+            kind = EventKind.LAZY_INIT if in_step else EventKind.INPUT_REBIND
+            self.pending.append(Pending(kind, vm.site(node), "regrown" if in_step else "attribute", str(key)))
+        elif all(isinstance(option, (Const, Number)) for option in options(value)):
+            if numbers_differ(before, value) and not self.in_step(vm):
+                self.facts.late.add(home)
+
+    def on_bind(self, vm: Interpreter, scope: Scope, name: str, value: Value, node: ast.AST) -> None:
+        """A local name is rebound after the capture that used its tensor."""
+        if vm.recording or not self.captures or not self.replays:
+            return
+        before = scope.names.get(name)
+        old, new = tensor_in(before) if before is not None else None, tensor_in(value)
+        if old is None or new is None or old.ident == new.ident or old.ident not in self.idents:
+            return
+        if old.ident not in self.copied and not old.parameter:
+            self.pending.append(Pending(EventKind.INPUT_REBIND, vm.site(node), "name", name))
+
+    def on_mutate(self, vm: Interpreter, target: Tensor, source: Value | None, node: ast.AST) -> None:
+        """An in-place write outside the recording: static inputs are filled, state is advanced or reset."""
+        if target.negative and target.home is not None:
+            self.mark_negative(vm, target)
+        if vm.recording:
+            return
+        self.copied.add(target.ident)
+        home = target.home
+        if home is None:
+            return
+        depends = source is not None and home in deps_of(source)
+        if self.in_step(vm):
+            if depends and not self.captures:
+                outer = vm.stack[1] if len(vm.stack) > 1 else None
+                self.dirty.setdefault(home, self.outer_site(vm, node) if outer is not None else vm.site(node))
+        else:
+            self.dirty.pop(home, None)
+
+    def mark_negative(self, vm: Interpreter, target: Tensor) -> None:
+        """A static input was filled with a negative number: an index that wraps."""
+        from dataclasses import replace
+
+        assert target.home is not None
+        found = vm.heap.objects.get(target.home.owner)
+        held = found.slots.get(target.home.key) if found is not None else None
+        if found is not None and isinstance(held, Tensor):
+            slots = {**found.slots, target.home.key: replace(held, negative=True)}
+            vm.heap.objects[target.home.owner] = replace(found, slots=slots)
+
+    def outer_site(self, vm: Interpreter, node: ast.AST) -> Site:
+        """The driver's own line under which a step runs."""
+        for at, call in enumerate(vm.stack):
+            if call.definition in self.facts.recorded and call.node is not None and at:
+                caller = vm.stack[at - 1].module
+                return Site(caller.place(call.node), caller.code(call.node))
+        return vm.site(node)
+
+    def on_replay(self, vm: Interpreter, node: ast.AST) -> None:
+        """``graph.replay()``: what was pending is now wrong."""
+        self.replays += 1
+        for found in self.pending:
+            vm.emit(found.kind, found.site, found.how, Confidence.LIKELY, name=found.name, phase=Phase.REPLAY)
+        self.pending.clear()
+        if self.replays == 1 and self.final:
+            for home, site in self.dirty.items():
+                if home in self.moved:
+                    vm.emit(EventKind.WARM_UP_STATE, site, "advanced", Confidence.LIKELY, name=str(home), phase=Phase.REPLAY)
+
+    def on_keep(self, vm: Interpreter, value: Value, node: ast.AST, how: str) -> None:
+        """A value is kept across iterations: an output of the graph is overwritten by the next replay."""
+        if vm.recording or not self.replays or not self.loops:
+            return
+        if any(tensor.recorded for tensor in vm_tensors(vm, value)):
+            vm.emit(EventKind.STALE_OUTPUT, node, how, Confidence.LIKELY, phase=Phase.REPLAY)
+
+    def on_return(self, vm: Interpreter, value: Value, node: ast.AST) -> None:
+        """A function returns: nothing is wrong with returning a static output, only with keeping it."""
+
+
+def vm_tensors(vm: Interpreter, value: Value) -> list[Tensor]:
+    """Every tensor that a value holds."""
+    return [found for _, found in vm.heap.reach(value) if isinstance(found, Tensor)]
+
+
+# -------------------------------------------------------------------- the end of a step
+
+
+def finish_step(vm: Interpreter) -> None:
+    """Emit what a whole run of recorded code showed: growth, rebinding, lazy building, unjoined streams."""
+    for store in vm.step.stores:
+        judge_store(vm, store)
+    for side in vm.side_streams.values():
+        if not side.joined:
+            vm.emit(EventKind.STREAM, side.site, "unjoined")
+    vm.side_streams.clear()
+
+
+def judge_store(vm: Interpreter, store: object) -> None:
+    """One tensor that was put into a slot that outlives the step."""
+    from capturelint.static.homes import Store
+
+    assert isinstance(store, Store)
+    grown = [t for t in vm_tensors(vm, store.new) if t.extends is not None and t.made is not None]
+    sure = Confidence.LIKELY if store.doubt else Confidence.CERTAIN
+    if store.hidden:
+        sure = Confidence.POSSIBLE
+    for tensor in grown:
+        assert tensor.made is not None
+        vm.emit(EventKind.GROWTH, tensor.made, "concatenation", min(sure, tensor.sure), name=str(tensor.extends))
+    if grown:
+        return
+    if store.home.key == "append":
+        vm.emit(EventKind.HOST_EFFECT, store.site, "append", min(sure, Confidence.LIKELY))
+        return
+    old = homes_in(vm.heap, store.old)
+    if old & vm.step.used:
+        # Under a host condition that nobody knows, steady decode may never come here (tables that grow on demand).
+        sure = Confidence.POSSIBLE if store.doubt else sure
+        vm.emit(EventKind.REBIND, store.site, "attribute", sure, name=str(store.home))
+    elif store.old == NONE and isinstance(store.home.key, str):
+        sure = Confidence.POSSIBLE if store.doubt else Confidence.LIKELY
+        vm.emit(EventKind.LAZY_INIT, store.site, "first-use", sure, name=str(store.home))
+
+
+__all__ = ["Driver", "Facts", "finish_step"]

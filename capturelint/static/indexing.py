@@ -1,0 +1,297 @@
+"""``x[index]`` and ``x[index] = value``: where innocent spelling decides between a view, a gather and a device read.
+
+The exact cases were measured on an H200 (constructs of the operation catalogue): a 0-d device index is a host read, a
+1-d one is a gather; a Python number assigned to one element is an upload, assigned to a slice it is a fill kernel.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from capturelint.static import attributes, torch_calls
+from capturelint.static.homes import Object, Sort
+from capturelint.static.index import ClassDef
+from capturelint.static.values import (
+    NONE,
+    UNKNOWN,
+    Const,
+    Kind,
+    Number,
+    Ref,
+    Scope,
+    Sequence,
+    Slice,
+    Tensor,
+    Text,
+    Value,
+    constant,
+    element_of,
+    int_constant,
+    options,
+    tensor_in,
+    union,
+)
+from capturelint.vocabulary import Confidence, EventKind, Varies
+
+if TYPE_CHECKING:
+    from capturelint.static.interpret import Interpreter
+
+
+def load(vm: Interpreter, owner: Value, index: Value, node: ast.Subscript) -> Value:
+    """``owner[index]``."""
+    return union([load_one(vm, option, index, node) for option in options(owner) if option != NONE])
+
+
+def load_one(vm: Interpreter, owner: Value, index: Value, node: ast.Subscript) -> Value:
+    """``owner[index]`` for one alternative."""
+    match owner:
+        case Tensor():
+            return tensor_item(vm, owner, index, node)
+        case Sequence():
+            return sequence_item(vm, owner, index, node)
+        case Ref():
+            return object_item(vm, owner, index, node)
+        case Const(value=str()) | Text():
+            return Text()
+        case _:
+            return UNKNOWN
+
+
+def sequence_item(vm: Interpreter, owner: Sequence, index: Value, node: ast.Subscript) -> Value:
+    """An item or a slice of a tuple."""
+    number_index(vm, index, node)
+    if isinstance(index, Slice):
+        if owner.items is not None:
+            start, stop, step = (constant(bound) for bound in (index.start, index.stop, index.step))
+            if all(bound is None or isinstance(bound, int) for bound in (start, stop, step)) and step != 0:
+                return replace(owner, items=owner.items[start:stop:step])  # type: ignore[misc]
+        return replace(owner, items=None, element=element_of(owner))
+    at = int_constant(index)
+    if owner.items is not None and at is not None:
+        return owner.items[at] if -len(owner.items) <= at < len(owner.items) else UNKNOWN
+    return element_of(owner)
+
+
+def number_index(vm: Interpreter, index: Value, node: ast.Subscript) -> None:
+    """A device tensor as the index of a host container is read (``__index__``)."""
+    tensor = tensor_in(index)
+    if tensor is not None and tensor.on_device:
+        vm.emit(EventKind.SYNC, node, "host-index", tensor.sure)
+
+
+def object_item(vm: Interpreter, owner: Ref, index: Value, node: ast.Subscript) -> Value:
+    """An item of a list, a dict, a module container or an instance with ``__getitem__``."""
+    found = vm.heap.get(owner)
+    if found is None:
+        return UNKNOWN
+    if found.sort is Sort.INSTANCE:
+        if isinstance(found.cls, ClassDef) and (method := attributes.find_method(vm, found.cls, "__getitem__")):
+            return vm.call(attributes.bound(vm, owner, method[0], method[1], node), [index], {}, node)
+        if not has_items(found):
+            return UNKNOWN
+    if found.sort is not Sort.DICT:
+        number_index(vm, index, node)
+    key = constant(index)
+    if isinstance(key, int) and found.sort is not Sort.DICT and key < 0 and found.element is None:
+        key += len(found.slots)
+    if key is not Const and key in found.slots:
+        return attributes.read_slot(vm, owner, key) or UNKNOWN
+    if isinstance(index, Slice):
+        return vm.new_list(Sequence(None, attributes.element(vm, owner)))
+    inner = attributes.values_of(vm, owner)
+    if vm.driver is not None:
+        inner = [vm.driver.on_load(vm, owner, "[]", value) for value in inner]
+    return union(inner)
+
+
+def has_items(found: Object) -> bool:
+    """True for module containers, whose children are slots by number or name."""
+    return isinstance(found.cls, str) and found.cls.rpartition(".")[2] in ("ModuleList", "Sequential", "ModuleDict", "ParameterList")
+
+
+def index_parts(vm: Interpreter, index: Value) -> list[Value]:
+    """The comma-separated parts of a tensor index."""
+    return list(index.items) if isinstance(index, Sequence) and index.items is not None else [index]
+
+
+def tensor_item(vm: Interpreter, tensor: Tensor, index: Value, node: ast.Subscript) -> Value:
+    """A view, a gather, or a read of the device."""
+    parts = index_parts(vm, index)
+    torch_calls.use(vm, [tensor])
+    check_bounds(vm, tensor, parts, node)
+    if tensor.on_device:
+        for part in parts:
+            check_part(vm, tensor, part, node, storing=False)
+    advanced = [t for t in map(tensor_in, parts) if t is not None and t.rank != 0]
+    lists = [part for part in parts if isinstance(part, Ref)]
+    rank = indexed_rank(tensor, parts)
+    if advanced or lists:
+        return torch_calls.result(vm, [tensor, *parts], node, rank, tensor.kind)
+    narrowed = any(not whole(part) for part in parts)
+    made = replace(tensor, rank=rank, view=tensor.view or narrowed, rows=None)
+    return replace(made, extends=None) if narrowed else made
+
+
+def whole(part: Value) -> bool:
+    """``:``, ``...``, ``None``: nothing is left out."""
+    if isinstance(part, Slice):
+        return part.start in (NONE, Const(0)) and part.stop == NONE
+    return part == NONE or constant(part) is Ellipsis
+
+
+def indexed_rank(tensor: Tensor, parts: list[Value]) -> int | None:
+    """The rank of ``tensor[parts]``, where it can be told."""
+    if tensor.rank is None:
+        return None
+    rank, gathered = tensor.rank, None
+    for part in parts:
+        match part:
+            case Slice():
+                pass
+            case Const(value=None):
+                rank += 1
+            case Const(value=value) if value is Ellipsis:
+                pass
+            case Const(value=bool()):
+                return None
+            case Const() | Number():
+                rank -= 1
+            case Tensor(kind=Kind.BOOL):
+                rank -= (part.rank or 1) - 1
+            case Tensor(rank=None):
+                return None
+            case Tensor():
+                rank -= 1
+                gathered = max(gathered or 0, part.rank or 0)
+            case Ref():
+                rank -= 1
+                gathered = max(gathered or 0, 1)
+            case _:
+                return None
+    return max(rank + (gathered or 0), 0)
+
+
+def check_bounds(vm: Interpreter, tensor: Tensor, parts: list[Value], node: ast.Subscript) -> None:
+    """Slice bounds and integer indices are host integers: a tensor is read, a number of the step is baked."""
+    for part in parts:
+        bounds = [part.start, part.stop, part.step] if isinstance(part, Slice) else []
+        for bound in bounds:
+            held = tensor_in(bound)
+            if held is not None and held.on_device:
+                vm.emit(EventKind.SYNC, node, "slice-bound", held.sure)
+            elif tensor.on_device:
+                torch_calls.report_varying(vm, bound, node, "slice")
+        if isinstance(part, Number) and tensor.on_device:
+            torch_calls.report_varying(vm, part, node, "index")
+
+
+def check_part(vm: Interpreter, tensor: Tensor, part: Value, node: ast.Subscript, storing: bool) -> None:
+    """One part of an index into a device tensor."""
+    held = tensor_in(part)
+    if held is not None:
+        sure = min(tensor.sure, held.sure)
+        if held.on_device and held.kind is Kind.BOOL and not storing:
+            vm.emit(EventKind.DYNAMIC_SHAPE, node, "mask-read", sure)
+        elif held.on_device and held.rank == 0 and held.kind is not Kind.BOOL and held.kind is not Kind.FLOAT:
+            vm.emit(EventKind.SYNC, node, "index-0d", sure)
+        elif held.on_host and held.rank not in (0, None):
+            vm.emit(EventKind.UPLOAD, node, "host-tensor-index", min(sure, held.sure))
+        return
+    if isinstance(part, Ref) and (found := vm.heap.get(part)) is not None and found.sort is Sort.LIST:
+        inner = attributes.element(vm, part)
+        if not any(isinstance(option, (Tensor, Slice)) for option in options(inner)) and inner is not UNKNOWN:
+            vm.emit(EventKind.UPLOAD, node, "list-index", tensor.sure)
+
+
+def store(vm: Interpreter, owner: Value, target: ast.Subscript, value: Value, scope: Scope) -> None:
+    """``owner[index] = value`` for each alternative of the owner."""
+    index = vm.eval(target.slice, scope)
+    for option in options(owner):
+        match option:
+            case Tensor():
+                store_tensor(vm, option, index, value, target)
+            case Ref():
+                store_object(vm, option, index, value, target)
+            case _:
+                pass
+
+
+def store_object(vm: Interpreter, owner: Ref, index: Value, value: Value, node: ast.Subscript) -> None:
+    """An item of a container in the heap."""
+    found = vm.heap.get(owner)
+    if found is None:
+        return
+    if found.sort is Sort.INSTANCE:
+        if isinstance(found.cls, ClassDef) and (method := attributes.find_method(vm, found.cls, "__setitem__")):
+            vm.call(attributes.bound(vm, owner, method[0], method[1], node), [index, value], {}, node)
+        return
+    key = constant(index)
+    if vm.driver is not None:
+        vm.driver.on_keep(vm, value, node, "item")
+    if isinstance(key, (str, int, type(None))) and key is not Const and (found.sort is Sort.DICT or key in found.slots):
+        attributes.write_slot(vm, owner, key, value, node)
+        return
+    if isinstance(index, Slice):
+        attributes.put_element(vm, owner, vm.element(value))
+        return
+    attributes.note_element_store(vm, owner, value, node)
+    attributes.put_element(vm, owner, value)
+
+
+def store_tensor(vm: Interpreter, tensor: Tensor, index: Value, value: Value, node: ast.Subscript) -> None:
+    """An in-place write through an index."""
+    parts = index_parts(vm, index)
+    check_bounds(vm, tensor, parts, node)
+    source = tensor_in(value)
+    torch_calls.use(vm, [t for t in (source, *map(tensor_in, parts)) if t is not None])
+    if tensor.on_device:
+        for part in parts:
+            check_part(vm, tensor, part, node, storing=True)
+        check_assignment(vm, tensor, parts, value, node)
+        if source is None:
+            torch_calls.report_varying(vm, value, node, "kernel-argument")
+    torch_calls.mutate(vm, tensor, node, value)
+
+
+def check_assignment(vm: Interpreter, tensor: Tensor, parts: list[Value], value: Value, node: ast.Subscript) -> None:
+    """What is assigned decides: a host number to one element or through an index is uploaded."""
+    source = tensor_in(value)
+    indices = [t for t in map(tensor_in, parts) if t is not None]
+    masks = [t for t in indices if t.kind is Kind.BOOL and t.on_device]
+    gathers = [t for t in indices if t.kind is not Kind.BOOL and t.on_device and t.rank != 0]
+    negative = next((t for t in gathers if t.negative), None)
+    if negative is not None:
+        vm.emit(EventKind.PAD_WRITE, node, "negative-index", min(negative.sure, Confidence.LIKELY))
+    if masks and source is not None and (source.on_device or source.rank != 0):
+        vm.emit(EventKind.DYNAMIC_SHAPE, node, "mask-write", min(masks[0].sure, source.sure))
+        return
+    if source is not None:
+        if source.on_host:
+            vm.emit(EventKind.UPLOAD, node, "assign-host-tensor", source.sure)
+        return
+    if not is_host_number(value):
+        return
+    if gathers:
+        vm.emit(EventKind.UPLOAD, node, "assign-scalar-index", min(tensor.sure, gathers[0].sure))
+    elif tensor.rank is not None and not masks and single_element(tensor, parts):
+        vm.emit(EventKind.UPLOAD, node, "assign-scalar-element", tensor.sure)
+
+
+def is_host_number(value: Value) -> bool:
+    """A Python number or flag."""
+    return all(
+        isinstance(option, Number) or isinstance(constant(option), (int, float, complex)) for option in options(value)
+    )
+
+
+def single_element(tensor: Tensor, parts: list[Value]) -> bool:
+    """True where host integers pick exactly one element: the destination is 0-d."""
+    if any(isinstance(part, Slice) or part == NONE or constant(part) is Ellipsis for part in parts):
+        return False
+    numbers = [part for part in parts if isinstance(part, Number) or int_constant(part) is not None]
+    return len(numbers) == len(parts) == tensor.rank
+
+
+__all__ = ["Varies", "load", "store"]

@@ -1,0 +1,1251 @@
+"""Runs recorded code on abstract values and reports what it does to a capture, as events.
+
+Statements and expressions are walked once per call, with real call contexts: a model is built by interpreting its
+``__init__``, a step is run on what that left. Branches on unknown host values run both sides and join them; code that
+only an unknown condition reaches is less sure, code behind a data-dependent branch is not reported (the branch is).
+The one surprise: nothing here knows a rule. Rules see the events.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from capturelint.catalog import Operations
+from capturelint.place import Frame
+from capturelint.static import attributes, calls, indexing, torch_calls
+from capturelint.static.events import Event, Site
+from capturelint.static.homes import Heap, Object, Objects, Sort, Step, Store
+from capturelint.static.index import ClassDef, Import, Index, Module
+from capturelint.static.values import (
+    NONE,
+    UNKNOWN,
+    BoundExternal,
+    CaptureQuery,
+    Class,
+    Const,
+    Device,
+    Dtype,
+    External,
+    Function,
+    Lambda,
+    Memory,
+    Method,
+    ModuleValue,
+    Number,
+    Partial,
+    Range,
+    Ref,
+    Scope,
+    Sequence,
+    Slice,
+    Super,
+    Tensor,
+    Text,
+    Truth,
+    Union,
+    Value,
+    constant,
+    deps_of,
+    element_of,
+    int_constant,
+    is_number,
+    join,
+    options,
+    tensor_in,
+    union,
+    varies_of,
+)
+from capturelint.vocabulary import Confidence, EventKind, Phase, Varies
+
+MAX_DEPTH = 60
+MAX_UNROLL = 6
+FUEL = 400_000
+"""Expressions that one entry may evaluate; what is not reached by then is not analysed, and the report says so."""
+
+BINARY: dict[type[ast.operator], Callable[[object, object], object]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.truediv,
+    ast.Mod: operator.mod,
+    ast.LShift: operator.lshift,
+    ast.RShift: operator.rshift,
+    ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_,
+    ast.BitXor: operator.xor,
+}
+COMPARE: dict[type[ast.cmpop], Callable[[object, object], object]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+
+
+@dataclass(slots=True)
+class Call:
+    """One function call in progress: what it returns, yields, and where its loops leave."""
+
+    name: str
+    module: Module
+    node: ast.AST | None
+    definition: object
+    returns: list[tuple[Value, Objects]] = field(default_factory=list)
+    yields: list[Value] = field(default_factory=list)
+    breaks: list[list[State]] = field(default_factory=list)
+    continues: list[list[State]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The local names and the heap at one point."""
+
+    names: dict[str, Value]
+    objects: Objects
+
+
+@dataclass(slots=True)
+class Stream:
+    """Device work put on a side stream while recording, until the recording stream waits for it."""
+
+    site: Site
+    joined: bool = False
+
+
+class Interpreter:
+    """The machine: heap, phase, call stack, and the events so far."""
+
+    def __init__(self, index: Index, catalog: Operations) -> None:
+        self.index = index
+        self.catalog = catalog
+        self.heap = Heap()
+        self.phase = Phase.SET_UP
+        self.step = Step()
+        self.events: dict[tuple[object, ...], Event] = {}
+        self.stack: list[Call] = []
+        self.cap = Confidence.CERTAIN
+        self.doubt = 0
+        self.hidden = 0
+        self.muted = 0
+        self.compiled = False
+        self.fuel = FUEL
+        self.idents = 0
+        self.default_memory = Memory.HOST
+        self.module_memory = Memory.DEVICE
+        self.orders: dict[ClassDef, list[ClassDef | str]] = {}
+        self.instances: dict[object, Value] = {}
+        self.unlisted: set[str] = set()
+        self.side_streams: dict[object, Stream] = {}
+        self.stream_stack: list[Value] = []
+        self.autocast: Site | None = None
+        self.driver: calls.Driver | None = None
+
+    # ---------------------------------------------------------------- places and events
+
+    @property
+    def module(self) -> Module:
+        """The module of the running function."""
+        return self.stack[-1].module
+
+    def site(self, node: ast.AST) -> Site:
+        """Where a node is, with the calls that led there."""
+        module = self.module
+        trail = tuple(
+            Frame(outer.module.path, getattr(inner.node, "lineno", 1), outer.name)
+            for outer, inner in zip(self.stack, self.stack[1:], strict=False)
+            if inner.node is not None and not outer.name.startswith("<entry>")
+        )
+        return Site(module.place(node), module.code(node), trail)
+
+    def emit(
+        self,
+        kind: EventKind,
+        node: ast.AST | Site,
+        how: str,
+        sure: Confidence = Confidence.CERTAIN,
+        *,
+        name: str = "",
+        varies: Varies = Varies.NEVER,
+        torch: str = "",
+        phase: Phase | None = None,
+    ) -> None:
+        """Note that something happened. Nothing is noted outside recorded code unless ``phase`` says so."""
+        if self.muted or (phase or self.phase) is not (phase or Phase.RECORDED):
+            return
+        sure = min(sure, self.cap)
+        if self.doubt:
+            sure = min(sure, Confidence.LIKELY)
+        if self.hidden:
+            sure = Confidence.POSSIBLE
+        site = node if isinstance(node, Site) else self.site(node)
+        event = Event(kind, site, how, sure, phase or self.phase, name, varies, torch, self.compiled)
+        key = (kind, how, site.place, torch, self.compiled)
+        present = self.events.get(key)
+        if present is None or present.confidence < sure:
+            self.events[key] = event
+
+    @property
+    def recording(self) -> bool:
+        """True while the code that runs ends up in a graph."""
+        return self.phase is Phase.RECORDED
+
+    def ident(self) -> int:
+        """A number for a new tensor."""
+        self.idents += 1
+        return self.idents
+
+    # ---------------------------------------------------------------- states
+
+    def save(self, scope: Scope) -> State:
+        """The state as it is."""
+        return State(dict(scope.names), self.heap.snapshot())
+
+    def restore(self, scope: Scope, state: State) -> None:
+        """Go back to a state."""
+        scope.names = dict(state.names)
+        self.heap.objects = dict(state.objects)
+
+    def merge(self, scope: Scope, states: list[State]) -> bool:
+        """Join states that came from the same one; ``False`` where no path arrives."""
+        if not states:
+            return False
+        names = dict(states[0].names)
+        for state in states[1:]:
+            for name, value in state.names.items():
+                names[name] = join(names[name], value) if name in names else value
+        scope.names = names
+        self.heap.merge([state.objects for state in states])
+        return True
+
+    @contextmanager
+    def uncertain(self, truth: Truth) -> Iterator[None]:
+        """Code that runs only under a condition nobody knows."""
+        doubt, hidden = int(truth in (Truth.HOST, Truth.STEP)), int(truth is Truth.DEVICE)
+        self.doubt += doubt
+        self.hidden += hidden
+        try:
+            yield
+        finally:
+            self.doubt -= doubt
+            self.hidden -= hidden
+
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """Code whose events do not count: error paths, shadow runs."""
+        self.muted += 1
+        try:
+            yield
+        finally:
+            self.muted -= 1
+
+    # ---------------------------------------------------------------- statements
+
+    def run(self, body: list[ast.stmt], scope: Scope) -> bool:
+        """Execute statements; ``False`` where control never reaches the end."""
+        for at, statement in enumerate(body):
+            if self.fuel <= 0:
+                return True
+            if isinstance(statement, ast.If):
+                if not self.run_if(statement, scope, body[at + 1 :]):
+                    return False
+                continue
+            execute = getattr(self, f"run_{type(statement).__name__.lower()}", None)
+            if execute is not None and execute(statement, scope) is False:
+                return False
+        return True
+
+    def run_expr(self, node: ast.Expr, scope: Scope) -> None:
+        """An expression statement."""
+        self.eval(node.value, scope)
+
+    def run_assign(self, node: ast.Assign, scope: Scope) -> None:
+        """``a = b = value``."""
+        value = self.eval(node.value, scope)
+        for target in node.targets:
+            self.assign(target, value, scope, node)
+
+    def run_annassign(self, node: ast.AnnAssign, scope: Scope) -> None:
+        """``a: T = value``."""
+        if node.value is not None:
+            self.assign(node.target, self.eval(node.value, scope), scope, node)
+
+    def run_augassign(self, node: ast.AugAssign, scope: Scope) -> None:
+        """``a += b``: in place for tensors and lists, a new number otherwise."""
+        load = as_load(node.target)
+        left, right = self.eval(load, scope), self.eval(node.value, scope)
+        tensor = tensor_in(left)
+        if tensor is not None:
+            torch_calls.operate(self, node, [left, right], in_place=tensor)
+            if not isinstance(node.target, ast.Subscript):
+                self.assign(node.target, left, scope, node, same=True)
+            else:
+                indexing.store(self, self.eval(node.target.value, scope), node.target, left, scope)
+            return
+        if isinstance(left, Ref) and isinstance(node.op, ast.Add):
+            self.call(BoundExternal(left, "extend"), [right], {}, node)
+            return
+        self.assign(node.target, self.binary(node.op, left, right, node), scope, node)
+
+    def run_return(self, node: ast.Return, scope: Scope) -> bool:
+        """Leave the function; value and heap are joined with the other ways out."""
+        value = self.eval(node.value, scope) if node.value is not None else NONE
+        self.stack[-1].returns.append((value, self.heap.snapshot()))
+        if self.driver is not None:
+            self.driver.on_return(self, value, node)
+        return False
+
+    def run_raise(self, node: ast.Raise, scope: Scope) -> bool:
+        """An error path: what its message reads is read only when the program is failing anyway."""
+        with self.silent():
+            if node.exc is not None:
+                self.eval(node.exc, scope)
+        return False
+
+    def run_assert(self, node: ast.Assert, scope: Scope) -> None:
+        """``assert``: a condition on the device is read."""
+        self.truth(self.eval(node.test, scope), node.test, "assert")
+        self.narrow(node.test, scope, True)
+
+    def run_if(self, node: ast.If, scope: Scope, rest: list[ast.stmt]) -> bool:
+        """Both sides where the condition is not known, one where it is."""
+        value = self.eval(node.test, scope)
+        if any(isinstance(option, CaptureQuery) for option in options(value)) and self.recording:
+            return calls.run_capture_query(self, node, value, scope, rest)
+        work = self.step.work
+        truth = self.truth(value, node.test, "if", report_step=False)
+        if truth is Truth.TRUE:
+            self.narrow(node.test, scope, True)
+            return self.run(node.body, scope)
+        if truth is Truth.FALSE:
+            self.narrow(node.test, scope, False)
+            return self.run(node.orelse, scope)
+        before = self.save(scope)
+        arrived: list[State] = []
+        for side, outcome in ((node.body, True), (node.orelse, False)):
+            self.restore(scope, before)
+            self.narrow(node.test, scope, outcome)
+            with self.uncertain(truth):
+                if self.run(side, scope):
+                    arrived.append(self.save(scope))
+        if truth is Truth.STEP:
+            left = len(arrived) < 2
+            if left or self.step.work > work or self.tensors_differ(arrived):
+                self.report_varying(value, node.test, "branch")
+        return self.merge(scope, arrived)
+
+    def tensors_differ(self, states: list[State]) -> bool:
+        """True where two paths leave different tensors in local names."""
+        if len(states) < 2:
+            return False
+        first, second = states[0].names, states[1].names
+        return any(tensor_in(value) and second.get(name) != value for name, value in first.items())
+
+    def run_for(self, node: ast.For | ast.AsyncFor, scope: Scope) -> bool:
+        """A loop: item by item where the items are few and known, else until nothing changes."""
+        items, element = self.iterate(self.eval(node.iter, scope), node.iter)
+        call = self.stack[-1]
+        call.breaks.append([])
+        call.continues.append([])
+        alive = True
+        if items is not None:
+            for item in items:
+                self.assign(node.target, item, scope, node)
+                with calls.in_loop(self):
+                    alive = self.run(node.body, scope)
+                alive = self.after_body(scope, alive)
+                if not alive:
+                    break
+        else:
+            for _ in range(2):
+                before = self.save(scope)
+                self.assign(node.target, element, scope, node)
+                with calls.in_loop(self):
+                    alive = self.run(node.body, scope)
+                alive = self.after_body(scope, alive)
+                arrived = [before, self.save(scope)] if alive else [before]
+                self.merge(scope, arrived)
+            alive = True
+        if alive and node.orelse:
+            alive = self.run(node.orelse, scope)
+        return self.after_loop(scope, alive)
+
+    def run_while(self, node: ast.While, scope: Scope) -> bool:
+        """A loop on a condition."""
+        call = self.stack[-1]
+        call.breaks.append([])
+        call.continues.append([])
+        truth = Truth.HOST
+        for _ in range(2):
+            before = self.save(scope)
+            truth = self.truth(self.eval(node.test, scope), node.test, "while")
+            if truth is Truth.FALSE:
+                break
+            with self.uncertain(truth), calls.in_loop(self):
+                alive = self.run(node.body, scope)
+            alive = self.after_body(scope, alive)
+            self.merge(scope, [before, self.save(scope)] if alive else [before])
+        endless = truth is Truth.TRUE and isinstance(node.test, ast.Constant)
+        return self.after_loop(scope, not endless)
+
+    def after_body(self, scope: Scope, alive: bool) -> bool:
+        """Join the paths that ``continue``d."""
+        states = self.stack[-1].continues[-1]
+        self.stack[-1].continues[-1] = []
+        return self.merge(scope, [*([self.save(scope)] if alive else []), *states])
+
+    def after_loop(self, scope: Scope, alive: bool) -> bool:
+        """Join the paths that left by ``break``."""
+        self.stack[-1].continues.pop()
+        states = self.stack[-1].breaks.pop()
+        return self.merge(scope, [*([self.save(scope)] if alive else []), *states])
+
+    def run_break(self, node: ast.Break, scope: Scope) -> bool:
+        """Leave the loop."""
+        if self.stack[-1].breaks:
+            self.stack[-1].breaks[-1].append(self.save(scope))
+        return False
+
+    def run_continue(self, node: ast.Continue, scope: Scope) -> bool:
+        """Next iteration."""
+        if self.stack[-1].continues:
+            self.stack[-1].continues[-1].append(self.save(scope))
+        return False
+
+    def run_with(self, node: ast.With | ast.AsyncWith, scope: Scope) -> bool:
+        """Context managers: capture regions, streams, devices, and the ones that change nothing."""
+        return calls.run_with(self, node, scope)
+
+    run_asyncfor = run_for
+    run_asyncwith = run_with
+
+    def run_try(self, node: ast.Try, scope: Scope) -> bool:
+        """The body, then each handler from before and after it."""
+        before = self.save(scope)
+        arrived: list[State] = []
+        if self.run(node.body, scope) and self.run(node.orelse, scope):
+            arrived.append(self.save(scope))
+        for handler in node.handlers:
+            self.restore(scope, before)
+            if handler.name:
+                scope.names[handler.name] = UNKNOWN
+            with self.silent():  # a handler runs when the body failed: capture failed before it
+                if self.run(handler.body, scope):
+                    arrived.append(self.save(scope))
+        alive = self.merge(scope, arrived)
+        if not alive:
+            self.restore(scope, before)
+        return self.run(node.finalbody, scope) and alive
+
+    run_trystar = run_try
+
+    def run_functiondef(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Scope) -> None:
+        """A function inside a function closes over its names."""
+        scope.names[node.name] = calls.nested_function(self, node, scope)
+
+    run_asyncfunctiondef = run_functiondef
+
+    def run_classdef(self, node: ast.ClassDef, scope: Scope) -> None:
+        """A class inside a function."""
+        scope.names[node.name] = Class(scope.module.class_definition(node))
+
+    def run_import(self, node: ast.Import, scope: Scope) -> None:
+        """An import inside a function."""
+        for alias in node.names:
+            bound = alias.asname or alias.name.partition(".")[0]
+            scope.names[bound] = self.imported(Import(alias.name if alias.asname else bound))
+
+    def run_importfrom(self, node: ast.ImportFrom, scope: Scope) -> None:
+        """A ``from`` import inside a function."""
+        source = scope.module.absolute(node.module, node.level)
+        for alias in node.names:
+            scope.names[alias.asname or alias.name] = self.imported(Import(source, alias.name))
+
+    def run_delete(self, node: ast.Delete, scope: Scope) -> None:
+        """``del name``."""
+        for target in node.targets:
+            if isinstance(target, ast.Name):
+                scope.names.pop(target.id, None)
+
+    def run_global(self, node: ast.Global, scope: Scope) -> None:
+        """``global name``: later assignments go to the module."""
+        for name in node.names:
+            scope.names.pop(name, None)
+            scope.globals.add(name)
+
+    def run_nonlocal(self, node: ast.Nonlocal, scope: Scope) -> None:
+        """``nonlocal name``: later assignments go to the enclosing call."""
+        scope.nonlocals.update(node.names)
+
+    def run_match(self, node: ast.Match, scope: Scope) -> bool:
+        """Every case may be the one."""
+        self.eval(node.subject, scope)
+        before = self.save(scope)
+        arrived = [before]
+        for case in node.cases:
+            self.restore(scope, before)
+            for captured in ast.walk(case.pattern):
+                name = getattr(captured, "name", None)
+                if isinstance(name, str):
+                    scope.names[name] = UNKNOWN
+            with self.uncertain(Truth.HOST):
+                if self.run(case.body, scope):
+                    arrived.append(self.save(scope))
+        return self.merge(scope, arrived)
+
+    # ---------------------------------------------------------------- assignment
+
+    def assign(self, target: ast.expr, value: Value, scope: Scope, node: ast.AST, same: bool = False) -> None:
+        """Bind a value to a target."""
+        match target:
+            case ast.Name():
+                self.bind(target.id, value, scope, node)
+            case ast.Attribute():
+                attributes.store(self, self.eval(target.value, scope), target.attr, value, node, same=same)
+            case ast.Subscript():
+                indexing.store(self, self.eval(target.value, scope), target, value, scope)
+            case ast.Tuple() | ast.List():
+                self.unpack(target.elts, value, scope, node)
+            case ast.Starred():
+                self.assign(target.value, Sequence(None, self.element(value)), scope, node)
+            case _:
+                pass
+
+    def bind(self, name: str, value: Value, scope: Scope, node: ast.AST) -> None:
+        """Bind a local, nonlocal or global name."""
+        if self.driver is not None:
+            self.driver.on_bind(self, scope, name, value, node)
+        if name in scope.globals:
+            scope.module.globals[name] = value
+        elif name in scope.nonlocals and scope.parent is not None:
+            holder: Scope | None = scope.parent
+            while holder is not None and name not in holder.names:
+                holder = holder.parent
+            (holder or scope).names[name] = value
+        else:
+            scope.names[name] = value
+
+    def unpack(self, targets: list[ast.expr], value: Value, scope: Scope, node: ast.AST) -> None:
+        """``a, b = value``."""
+        parts = self.parts(value, len(targets))
+        starred = next((at for at, target in enumerate(targets) if isinstance(target, ast.Starred)), None)
+        if starred is not None:
+            parts = [self.element(value)] * len(targets)
+        for target, part in zip(targets, parts, strict=True):
+            self.assign(target, part, scope, node)
+
+    def parts(self, value: Value, count: int) -> list[Value]:
+        """The items of a value that is unpacked into ``count`` names."""
+        columns: list[list[Value]] = [[] for _ in range(count)]
+        for option in options(value):
+            items = self.items(option)
+            for at, column in enumerate(columns):
+                if items is not None and len(items) == count:
+                    column.append(items[at])
+                else:
+                    column.append(self.element(option))
+        return [union(column) for column in columns]
+
+    def items(self, value: Value) -> list[Value] | None:
+        """The exact items of a sequence, or ``None``."""
+        match value:
+            case Sequence(items=items) if items is not None:
+                return list(items)
+            case Range(items=items) if items is not None:
+                return [Const(item) for item in items]
+            case Const(value=str() as text):
+                return [Const(letter) for letter in text]
+            case Ref():
+                found = self.heap.get(value)
+                if found is not None and found.sort is Sort.LIST and found.element is None:
+                    return [self.heap.read(value, key) or UNKNOWN for key in sorted(found.slots, key=str)]
+                if found is not None and found.sort is Sort.DICT and found.element is None:
+                    return [Const(key) for key in found.slots]
+                return None
+            case _:
+                return None
+
+    def element(self, value: Value) -> Value:
+        """Any item of an iterable value."""
+        match value:
+            case Union():
+                return union([self.element(option) for option in value.options])
+            case Sequence():
+                return element_of(value)
+            case Range():
+                return Number(value.varies)
+            case Ref():
+                return attributes.element(self, value)
+            case Tensor():
+                return torch_calls.row(self, value)
+            case _:
+                return UNKNOWN
+
+    def iterate(self, value: Value, node: ast.AST) -> tuple[list[Value] | None, Value]:
+        """The items that a loop visits: exact and few, or one value for all of them."""
+        if isinstance(value, Range) and value.varies is Varies.PER_STEP:
+            self.report_varying(Number(Varies.PER_STEP), node, "loop")
+        items = self.items(value)
+        if items is not None and len(items) <= MAX_UNROLL:
+            return items, UNKNOWN
+        return None, self.element(value)
+
+    # ---------------------------------------------------------------- expressions
+
+    def eval(self, node: ast.expr, scope: Scope) -> Value:
+        """The value of an expression."""
+        self.fuel -= 1
+        if self.fuel <= 0:
+            return UNKNOWN
+        evaluate = EVALUATORS.get(type(node))
+        return evaluate(self, node, scope) if evaluate is not None else UNKNOWN
+
+    def quiet_eval(self, node: ast.expr, scope: Scope) -> Value:
+        """The value of a set-up expression (a base class, a default, a field), without events."""
+        phase, self.phase = self.phase, Phase.SET_UP
+        self.stack.append(Call("<set-up>", scope.module, None, None))
+        try:
+            with self.silent():
+                return self.eval(node, scope)
+        finally:
+            self.stack.pop()
+            self.phase = phase
+
+    def quiet_call(self, function: Value, args: list[Value], node: ast.AST) -> Value:
+        """Call a set-up function (a decorator, a default factory), without events."""
+        phase, self.phase = self.phase, Phase.SET_UP
+        try:
+            with self.silent():
+                return self.call(function, args, {}, node)
+        finally:
+            self.phase = phase
+
+    def eval_constant(self, node: ast.Constant, scope: Scope) -> Value:
+        """A literal."""
+        return Const(node.value)
+
+    def eval_name(self, node: ast.Name, scope: Scope) -> Value:
+        """A name: local, enclosing, module, import, built-in."""
+        found = scope.find(node.id) if node.id not in scope.globals else None
+        return found if found is not None else self.global_name(node.id, scope.module)
+
+    def global_name(self, name: str, module: Module) -> Value:
+        """A module-level name, evaluated on first use."""
+        present = module.globals.get(name)
+        if present is not None:
+            return present  # type: ignore[return-value]
+        module.globals[name] = UNKNOWN  # a definition that needs itself finds nothing
+        value = self.define(name, module)
+        module.globals[name] = value
+        return value
+
+    def define(self, name: str, module: Module) -> Value:
+        """The value of a module-level definition."""
+        if (function := module.functions.get(name)) is not None:
+            return calls.decorated(self, Function(function, module), function.node, Scope(module))
+        if (definition := module.classes.get(name)) is not None:
+            return Class(definition)
+        if (statement := module.assignments.get(name)) is not None:
+            return self.top_level_value(name, statement, module)
+        if (imported := module.imports.get(name)) is not None:
+            return self.imported(imported)
+        return External(f"builtins.{name}") if name in calls.BUILTINS else UNKNOWN
+
+    def top_level_value(self, name: str, statement: ast.Assign | ast.AnnAssign, module: Module) -> Value:
+        """What a top-level assignment gives one of its names."""
+        scope = Scope(module)
+        phase, self.phase = self.phase, Phase.SET_UP
+        driver, self.driver = self.driver, None
+        self.stack.append(Call("<module>", module, None, None))
+        try:
+            value = self.eval(statement.value, scope) if statement.value is not None else UNKNOWN
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            for target in targets:
+                if isinstance(target, (ast.Name, ast.Tuple, ast.List)):
+                    self.assign(target, value, scope, statement)
+        finally:
+            self.stack.pop()
+            self.phase, self.driver = phase, driver
+        return scope.names.get(name, UNKNOWN)
+
+    def imported(self, target: Import) -> Value:
+        """What an import binds: a module of the analysed code, one of its names, or an external name."""
+        if target.attribute is None:
+            found = self.index.find(target.module)
+            return ModuleValue(found) if found is not None else External(target.module)
+        inside = self.index.find(f"{target.module}.{target.attribute}")
+        if inside is not None:
+            return ModuleValue(inside)
+        source = self.index.find(target.module)
+        if source is not None:
+            return self.global_name(target.attribute, source)
+        return attributes.external(f"{target.module}.{target.attribute}")
+
+    def eval_attribute(self, node: ast.Attribute, scope: Scope) -> Value:
+        """``value.name``."""
+        return self.attribute(self.eval(node.value, scope), node.attr, node)
+
+    def attribute(self, owner: Value, name: str, node: ast.AST) -> Value:
+        """The attribute of a value, of each of its alternatives."""
+        found = [attributes.load(self, option, name, node) for option in options(owner) if option != NONE]
+        return union(found)
+
+    def eval_subscript(self, node: ast.Subscript, scope: Scope) -> Value:
+        """``value[index]``."""
+        owner = self.eval(node.value, scope)
+        return indexing.load(self, owner, self.eval(node.slice, scope), node)
+
+    def eval_slice(self, node: ast.Slice, scope: Scope) -> Value:
+        """``a:b:c``."""
+        bounds = [self.eval(bound, scope) if bound is not None else NONE for bound in (node.lower, node.upper, node.step)]
+        return Slice(*bounds)
+
+    def eval_tuple(self, node: ast.Tuple | ast.List, scope: Scope) -> Value:
+        """A tuple; a list goes to the heap."""
+        items: list[Value] = []
+        exact = True
+        for item in node.elts:
+            if isinstance(item, ast.Starred):
+                value = self.eval(item.value, scope)
+                inner = self.items(value)
+                exact = exact and inner is not None
+                items += inner if inner is not None else [self.element(value)]
+            else:
+                items.append(self.eval(item, scope))
+        return Sequence(tuple(items)) if exact else Sequence(None, union(items))
+
+    def eval_list(self, node: ast.List, scope: Scope) -> Value:
+        """A list."""
+        return self.new_list(self.eval_tuple(node, scope))
+
+    def new_list(self, items: Value) -> Ref:
+        """A list in the heap with these items."""
+        exact = self.items(items)
+        if exact is not None:
+            return self.heap.new(Object(Sort.LIST, slots=dict(enumerate(exact))))
+        return self.heap.new(Object(Sort.LIST, element=self.element(items)))
+
+    def eval_set(self, node: ast.Set, scope: Scope) -> Value:
+        """A set."""
+        return self.heap.new(Object(Sort.SET, element=union([self.eval(item, scope) for item in node.elts])))
+
+    def eval_dict(self, node: ast.Dict, scope: Scope) -> Value:
+        """A dict: exact keys become slots, others share one element."""
+        slots: dict[object, Value] = {}
+        element: Value | None = None
+        for key, item in zip(node.keys, node.values, strict=True):
+            value = self.eval(item, scope)
+            if key is None:
+                for inner_key, inner in attributes.entries(self, value):
+                    slots[inner_key] = inner
+                continue
+            exact = constant(self.eval(key, scope))
+            if exact is not Const and isinstance(exact, (str, int, type(None))):
+                slots[exact] = value
+            else:
+                element = value if element is None else join(element, value)
+        return self.heap.new(Object(Sort.DICT, slots=slots, element=element))
+
+    def eval_comprehension(self, node: ast.ListComp | ast.GeneratorExp | ast.SetComp, scope: Scope) -> Value:
+        """A comprehension: item by item where the items are few and known."""
+        inner = Scope(scope.module, scope)
+        inner.owner, inner.this = scope.owner, scope.this
+        results: list[Value] = []
+        exact = self.comprehend(node.generators, node.elt, inner, results)
+        items = Sequence(tuple(results)) if exact else Sequence(None, union(results))
+        return self.new_list(items) if isinstance(node, ast.ListComp) else items
+
+    def comprehend(self, generators: list[ast.comprehension], elt: ast.expr, scope: Scope, results: list[Value]) -> bool:
+        """Collect the values of ``elt``; ``True`` where they are exactly the items."""
+        if not generators:
+            results.append(self.eval(elt, scope))
+            if self.driver is not None:
+                self.driver.on_keep(self, results[-1], elt, "comprehension")
+            return True
+        first, rest = generators[0], generators[1:]
+        items, element = self.iterate(self.eval(first.iter, scope), first.iter)
+        exact = items is not None
+        for item in items if items is not None else [element]:
+            self.assign(first.target, item, scope, elt)
+            truths = [self.truth(self.eval(test, scope), test, "if") for test in first.ifs]
+            if Truth.FALSE in truths:
+                continue
+            exact = exact and all(truth is Truth.TRUE for truth in truths)
+            with calls.in_loop(self):
+                exact = self.comprehend(rest, elt, scope, results) and exact
+        return exact
+
+    def eval_dictcomp(self, node: ast.DictComp, scope: Scope) -> Value:
+        """A dict comprehension."""
+        inner = Scope(scope.module, scope)
+        inner.owner, inner.this = scope.owner, scope.this
+        keys: list[Value] = []
+        pairs = ast.Tuple([node.key, node.value], ast.Load())
+        ast.copy_location(pairs, node)
+        exact = self.comprehend(node.generators, pairs, inner, keys)
+        slots: dict[object, Value] = {}
+        element: Value | None = None
+        for pair in keys:
+            key, value = self.parts(pair, 2)
+            known = constant(key)
+            if exact and known is not Const and isinstance(known, (str, int)):
+                slots[known] = value
+            else:
+                element = value if element is None else join(element, value)
+        return self.heap.new(Object(Sort.DICT, slots=slots, element=element))
+
+    def eval_binop(self, node: ast.BinOp, scope: Scope) -> Value:
+        """Arithmetic."""
+        return self.binary(node.op, self.eval(node.left, scope), self.eval(node.right, scope), node)
+
+    def binary(self, op: ast.operator, left: Value, right: Value, node: ast.AST) -> Value:
+        """Arithmetic on any values: a tensor operand makes it a kernel, two host numbers make a host number."""
+        if tensor_in(left) is not None or tensor_in(right) is not None:
+            return torch_calls.operate(self, node, [left, right], matmul=isinstance(op, ast.MatMult), op=op)
+        a, b = constant(left), constant(right)
+        if a is not Const and b is not Const:
+            return self.fold(BINARY.get(type(op)), a, b, deps_of(left) | deps_of(right))
+        if isinstance(op, ast.Add):
+            joined = self.concatenate(left, right)
+            if joined is not None:
+                return joined
+        if isinstance(op, ast.Mult) and (inner := self.repeated(left, right)) is not None:
+            return inner
+        if self.is_text(left) or self.is_text(right):
+            return Text()
+        if all(is_number(v) or isinstance(v, (Number, Const)) for v in (left, right)):
+            return arithmetic(left, right)
+        if any(isinstance(option, Number) for value in (left, right) for option in options(value)):
+            return Number(max(varies_of(left), varies_of(right)), deps_of(left) | deps_of(right), sure=Confidence.LIKELY)
+        return UNKNOWN
+
+    def fold(self, op: Callable[[object, object], object] | None, a: object, b: object, deps: frozenset[object]) -> Value:
+        """A constant result, where Python gives one of reasonable size."""
+        if op is None or (isinstance(b, int) and b > 1 << 20 and isinstance(a, str)):
+            return UNKNOWN if op is None else Text()
+        if op in (operator.lshift, operator.mul) and isinstance(a, int) and isinstance(b, int) and b > 4096 and a > 1 << 40:
+            return Number(deps=deps)  # type: ignore[arg-type]
+        try:
+            return Const(op(a, b), deps)  # type: ignore[arg-type]
+        except (TypeError, ValueError, ArithmeticError, MemoryError):
+            return UNKNOWN
+
+    @staticmethod
+    def is_text(value: Value) -> bool:
+        """True for host strings."""
+        return isinstance(value, Text) or isinstance(constant(value), str)
+
+    def concatenate(self, left: Value, right: Value) -> Value | None:
+        """``list + list``, ``tuple + tuple``."""
+        if not all(isinstance(value, (Sequence, Ref)) for value in (left, right)):
+            return None
+        first, second = self.items(left), self.items(right)
+        if first is not None and second is not None:
+            joined = Sequence((*first, *second))
+        else:
+            joined = Sequence(None, join(self.element(left), self.element(right)))
+        return self.new_list(joined) if isinstance(left, Ref) else joined
+
+    def repeated(self, left: Value, right: Value) -> Value | None:
+        """``[x] * n``."""
+        holder = left if isinstance(left, (Sequence, Ref)) else right if isinstance(right, (Sequence, Ref)) else None
+        if holder is None or (isinstance(holder, Ref) and self.heap[holder].sort is not Sort.LIST):
+            return None
+        count = int_constant(right if holder is left else left)
+        items = self.items(holder)
+        if items is not None and count is not None and len(items) * count <= MAX_UNROLL:
+            repeated: Sequence = Sequence(tuple(items * count))
+        else:
+            repeated = Sequence(None, self.element(holder))
+        return self.new_list(repeated) if isinstance(holder, Ref) else repeated
+
+    def eval_unaryop(self, node: ast.UnaryOp, scope: Scope) -> Value:
+        """``-x``, ``~x``, ``not x``."""
+        value = self.eval(node.operand, scope)
+        if isinstance(node.op, ast.Not):
+            return self.negate(value, node.operand)
+        if tensor_in(value) is not None:
+            return torch_calls.operate(self, node, [value], op=node.op)
+        known = constant(value)
+        if isinstance(known, (int, float)):
+            sign = {ast.USub: operator.neg, ast.UAdd: operator.pos}.get(type(node.op))
+            if sign is not None:
+                return Const(sign(known), deps_of(value))
+            return Const(~known, deps_of(value)) if isinstance(known, int) else UNKNOWN
+        return value
+
+    def negate(self, value: Value, node: ast.expr) -> Value:
+        """``not value``."""
+        if isinstance(value, CaptureQuery):
+            return CaptureQuery(not value.negated)
+        truth = self.truth(value, node, "not", report_step=False)
+        if truth in (Truth.TRUE, Truth.FALSE):
+            return Const(truth is Truth.FALSE, deps_of(value))
+        return self.flag(truth, value)
+
+    def flag(self, truth: Truth, value: Value) -> Value:
+        """A host flag whose answer is not known."""
+        varies = Varies.PER_STEP if truth is Truth.STEP else Varies.NEVER
+        drawn = next((o.drawn for o in options(value) if isinstance(o, Number) and o.drawn), None)
+        return Number(varies, deps_of(value) if truth is Truth.STEP else frozenset(), drawn, truth is Truth.DEVICE)
+
+    def eval_boolop(self, node: ast.BoolOp, scope: Scope) -> Value:
+        """``and``/``or``: every operand but the last is tested; evaluation stops where Python stops."""
+        stop = Truth.FALSE if isinstance(node.op, ast.And) else Truth.TRUE
+        seen: list[Value] = []
+        saved = dict(scope.names)
+        entered = 0
+        try:
+            for at, operand in enumerate(node.values):
+                value = self.eval(operand, scope)
+                last = at == len(node.values) - 1
+                if isinstance(value, CaptureQuery) or any(isinstance(o, CaptureQuery) for o in options(value)):
+                    seen.append(value)
+                    continue
+                truth = Truth.HOST if last else self.truth(value, operand, "bool-op", report_step=False)
+                seen.append(value)
+                if truth is stop:
+                    return value
+                if not last:
+                    if truth is not (Truth.TRUE if stop is Truth.FALSE else Truth.FALSE):
+                        self.doubt += 1
+                        entered += 1
+                    else:
+                        seen.pop()
+                    self.narrow(operand, scope, stop is Truth.FALSE)
+        finally:
+            self.doubt -= entered
+            scope.names = saved | {k: v for k, v in scope.names.items() if k not in saved}
+        queries = [value for value in seen if isinstance(value, CaptureQuery)]
+        if queries:
+            return queries[0]
+        return self.boolean(seen)
+
+    def boolean(self, seen: list[Value]) -> Value:
+        """The value of ``and``/``or`` whose operands do not settle it."""
+        if len(seen) == 1:
+            return seen[0]
+        numbers = [option for value in seen for option in options(value)]
+        tensors = [option for option in numbers if isinstance(option, Tensor)]
+        if tensors and isinstance(seen[-1], Tensor) and len(tensors) == 1 and len(seen) > 1:
+            return union(seen)
+        if any(varies_of(value) is Varies.PER_STEP for value in seen):
+            deps = frozenset().union(*map(deps_of, seen))
+            drawn = next((o.drawn for o in numbers if isinstance(o, Number) and o.drawn), None)
+            read = all(o.read for o in numbers if isinstance(o, Number) and o.varies is Varies.PER_STEP)
+            return Number(Varies.PER_STEP, deps, drawn, read)
+        return union(seen)
+
+    def eval_compare(self, node: ast.Compare, scope: Scope) -> Value:
+        """Comparisons; a chain tests every link but the last."""
+        left = self.eval(node.left, scope)
+        results: list[Value] = []
+        for at, (op, operand) in enumerate(zip(node.ops, node.comparators, strict=True)):
+            right = self.eval(operand, scope)
+            result = self.compare(op, left, right, node)
+            if at < len(node.ops) - 1:
+                self.truth(result, node, "chain", report_step=False)
+            results.append(result)
+            left = right
+        return results[-1] if len(results) == 1 else self.boolean(results)
+
+    def compare(self, op: ast.cmpop, left: Value, right: Value, node: ast.Compare) -> Value:
+        """One comparison."""
+        match op:
+            case ast.Is() | ast.IsNot():
+                return identical(left, right, isinstance(op, ast.IsNot))
+            case ast.In() | ast.NotIn():
+                return self.contains(left, right, node, isinstance(op, ast.NotIn))
+            case _:
+                pass
+        if tensor_in(left) is not None or tensor_in(right) is not None:
+            return torch_calls.operate(self, node, [left, right], compare=True)
+        a, b = constant(left), constant(right)
+        if a is not Const and b is not Const:
+            folded = self.fold(COMPARE.get(type(op)), a, b, deps_of(left) | deps_of(right))
+            return folded if folded is not UNKNOWN else Number()
+        if isinstance(left, (Device, Dtype)) and type(left) is type(right):
+            same = left == right
+            known = isinstance(left, Dtype) or Memory.EITHER not in (left.memory, right.memory)  # type: ignore[union-attr]
+            if known and not (isinstance(left, Dtype) and same):
+                return Const(same if isinstance(op, ast.Eq) else not same)
+            return Number()
+        return arithmetic(left, right)
+
+    def contains(self, left: Value, right: Value, node: ast.AST, negated: bool) -> Value:
+        """``x in y``: over a device tensor it is a read; over a dict of known keys it is known."""
+        tensor = tensor_in(right)
+        if tensor is not None and tensor.on_device:
+            self.emit(EventKind.SYNC, node, "contains", tensor.sure)
+            return Number(Varies.PER_STEP, read=True)
+        inside = self.items(right)
+        key = constant(left)
+        if inside is not None and key is not Const and all(isinstance(item, Const) for item in inside):
+            found = any(isinstance(item, Const) and item.value == key for item in inside)
+            return Const(found is not negated)
+        if isinstance(right, Ref) and (holder := self.heap.get(right)) is not None:
+            empty = not holder.slots and holder.element is None
+            if empty and not holder.opaque:
+                return Const(negated)
+            if holder.sort is Sort.DICT and key is Const:
+                return Number()
+        return Number()
+
+    def eval_ifexp(self, node: ast.IfExp, scope: Scope) -> Value:
+        """``a if test else b``."""
+        test = self.eval(node.test, scope)
+        if isinstance(test, CaptureQuery) and self.recording:
+            return self.eval(node.orelse if test.negated else node.body, scope)
+        truth = self.truth(test, node.test, "ternary", report_step=False)
+        if truth in (Truth.TRUE, Truth.FALSE):
+            return self.eval(node.body if truth is Truth.TRUE else node.orelse, scope)
+        values: list[Value] = []
+        saved = dict(scope.names)
+        for side, outcome in ((node.body, True), (node.orelse, False)):
+            self.narrow(node.test, scope, outcome)
+            with self.uncertain(truth):
+                values.append(self.eval(side, scope))
+            scope.names = dict(saved)
+        joined = union(values)
+        if truth is Truth.STEP and tensor_in(joined) is not None and values[0] != values[1]:
+            self.report_varying(test, node.test, "branch")
+        if truth in (Truth.STEP, Truth.DEVICE) and is_number(joined):
+            return replace(arithmetic(joined, joined), varies=Varies.PER_STEP, read=truth is Truth.DEVICE)
+        return joined
+
+    def eval_namedexpr(self, node: ast.NamedExpr, scope: Scope) -> Value:
+        """``(name := value)``."""
+        value = self.eval(node.value, scope)
+        self.assign(node.target, value, scope, node)
+        return value
+
+    def eval_joinedstr(self, node: ast.JoinedStr, scope: Scope) -> Value:
+        """An f-string: formatting a device tensor reads it."""
+        for part in node.values:
+            if isinstance(part, ast.FormattedValue):
+                torch_calls.formatted(self, self.eval(part.value, scope), part.value)
+        return Text()
+
+    def eval_lambda(self, node: ast.Lambda, scope: Scope) -> Value:
+        """A lambda."""
+        return Lambda(node, scope.module, scope)
+
+    def eval_starred(self, node: ast.Starred, scope: Scope) -> Value:
+        """``*value`` outside a call or display."""
+        return self.eval(node.value, scope)
+
+    def eval_yield(self, node: ast.Yield, scope: Scope) -> Value:
+        """``yield value``."""
+        value = self.eval(node.value, scope) if node.value is not None else NONE
+        self.stack[-1].yields.append(value)
+        if self.driver is not None:
+            self.driver.on_keep(self, value, node, "yield")
+        return UNKNOWN
+
+    def eval_yieldfrom(self, node: ast.YieldFrom, scope: Scope) -> Value:
+        """``yield from value``."""
+        self.stack[-1].yields.append(self.element(self.eval(node.value, scope)))
+        return UNKNOWN
+
+    def eval_await(self, node: ast.Await, scope: Scope) -> Value:
+        """``await value``."""
+        return self.eval(node.value, scope)
+
+    def eval_call(self, node: ast.Call, scope: Scope) -> Value:
+        """A call."""
+        function = self.eval(node.func, scope)
+        args: list[Value] = []
+        extra = False
+        for argument in node.args:
+            if isinstance(argument, ast.Starred):
+                value = self.eval(argument.value, scope)
+                items = self.items(value)
+                if items is None:
+                    extra = True
+                    continue
+                args += items
+            else:
+                args.append(self.eval(argument, scope))
+        kwargs: dict[str, Value] = {}
+        for keyword in node.keywords:
+            value = self.eval(keyword.value, scope)
+            if keyword.arg is not None:
+                kwargs[keyword.arg] = value
+            else:
+                exact, rest = attributes.keywords(self, value)
+                kwargs.update(exact)
+                extra = extra or rest
+        return self.call(function, args, kwargs, node, extra=extra, scope=scope)
+
+    def call(
+        self,
+        function: Value,
+        args: list[Value],
+        kwargs: dict[str, Value],
+        node: ast.AST,
+        *,
+        extra: bool = False,
+        scope: Scope | None = None,
+    ) -> Value:
+        """Call each alternative of a value; ``extra`` says that more arguments were passed than are known."""
+        results = [
+            calls.call_one(self, option, args, kwargs, node, extra, scope)
+            for option in options(function)
+            if option != NONE
+        ]
+        return union(results)
+
+    # ---------------------------------------------------------------- truth
+
+    def truth(self, value: Value, node: ast.expr, how: str, report_step: bool = True) -> Truth:
+        """What a condition says. A tensor on the device is read to find out, and that is an event."""
+        answers = {self.truth_of(option) for option in options(value)}
+        tensor = tensor_in(value)
+        if tensor is not None and Truth.DEVICE in answers:
+            self.emit(EventKind.BRANCH, node, how, tensor.sure, name=how)
+            return Truth.DEVICE
+        if Truth.STEP in answers:
+            if report_step:
+                self.report_varying(value, node, "branch")
+            return Truth.STEP
+        return answers.pop() if len(answers) == 1 else Truth.HOST
+
+    def truth_of(self, value: Value) -> Truth:
+        """The truth of one alternative."""
+        match value:
+            case Const():
+                return Truth.TRUE if value.value else Truth.FALSE
+            case Tensor():
+                return Truth.DEVICE if value.on_device and self.recording else Truth.HOST
+            case Number(varies=Varies.PER_STEP, read=False):
+                return Truth.STEP
+            case Sequence(items=items) if items is not None:
+                return Truth.TRUE if items else Truth.FALSE
+            case Function() | Lambda() | Method() | Class() | ModuleValue() | Partial() | Device() | Dtype() | Super():
+                return Truth.TRUE
+            case Ref():
+                return attributes.truth(self, value)
+            case _:
+                return Truth.HOST
+
+    def report_varying(self, value: Value, node: ast.AST, how: str) -> None:
+        """A host value that changes at every step reached recorded code: it is baked."""
+        torch_calls.report_varying(self, value, node, how)
+
+    def narrow(self, test: ast.expr, scope: Scope, outcome: bool) -> None:
+        """Keep only the alternatives under which a condition has this outcome."""
+        match test:
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                self.narrow(operand, scope, not outcome)
+            case ast.BoolOp(op=ast.And(), values=values) if outcome:
+                for value in values:
+                    self.narrow(value, scope, True)
+            case ast.BoolOp(op=ast.Or(), values=values) if not outcome:
+                for value in values:
+                    self.narrow(value, scope, False)
+            case ast.Compare(left=left, ops=[ast.Is() | ast.IsNot() as op], comparators=[ast.Constant(value=None)]):
+                keep_none = isinstance(op, ast.Is) is outcome
+                self.keep(left, scope, lambda option: (option == NONE) is keep_none)
+            case ast.Call(func=ast.Name(id="isinstance"), args=[subject, wanted]):
+                kind = self.eval(wanted, scope)
+                self.keep(subject, scope, lambda option: calls.is_instance(self, option, kind) in (None, outcome))
+            case ast.Name() | ast.Attribute():
+                falsy = not outcome
+                self.keep(test, scope, lambda option: self.truth_of(option) is not (Truth.TRUE if falsy else Truth.FALSE))
+            case _:
+                pass
+
+    def keep(self, subject: ast.expr, scope: Scope, wanted: Callable[[Value], bool]) -> None:
+        """Drop the alternatives of a name or attribute that are not wanted."""
+        match subject:
+            case ast.Name(id=name):
+                value = scope.names.get(name)
+                if isinstance(value, Union):
+                    scope.names[name] = filtered(value, wanted)
+            case ast.Attribute(value=owner, attr=name):
+                if not isinstance(owner, ast.Name):
+                    return
+                holder = scope.names.get(owner.id)
+                if isinstance(holder, Ref) and (found := self.heap.get(holder)) is not None:
+                    value = found.slots.get(name)
+                    if isinstance(value, Union):
+                        self.heap.replace(holder, slots={**found.slots, name: filtered(value, wanted)})
+            case _:
+                pass
+
+
+def filtered(value: Union, wanted: Callable[[Value], bool]) -> Value:
+    """The union of the wanted alternatives, or all of them where none is."""
+    kept = [option for option in value.options if wanted(option)]
+    return union(kept) if kept else value
+
+
+def identical(left: Value, right: Value, negated: bool) -> Value:
+    """``is``: known where the alternatives settle it."""
+    same = {a == b for a in options(left) for b in options(right)}
+    definite = all(isinstance(v, (Const, Tensor, Ref, Function, Class, Sequence, Device)) for v in options(left))
+    if len(same) == 1 and definite and any(v == NONE for v in (*options(left), *options(right))):
+        return Const(same.pop() is not negated)
+    return Number()
+
+
+def arithmetic(left: Value, right: Value) -> Number:
+    """A host number computed from two values."""
+    numbers = [o for v in (left, right) for o in options(v) if isinstance(o, Number)]
+    varying = [n for n in numbers if n.varies is Varies.PER_STEP]
+    return Number(
+        max(varies_of(left), varies_of(right)),
+        deps_of(left) | deps_of(right),
+        next((n.drawn for n in numbers if n.drawn), None),
+        bool(varying) and all(n.read for n in varying),
+        min((n.sure for n in varying), default=Confidence.CERTAIN),
+    )
+
+
+def as_load(target: ast.expr) -> ast.expr:
+    """The same target, to be read."""
+    match target:
+        case ast.Name():
+            return ast.copy_location(ast.Name(target.id, ast.Load()), target)
+        case ast.Attribute():
+            return ast.copy_location(ast.Attribute(target.value, target.attr, ast.Load()), target)
+        case ast.Subscript():
+            return ast.copy_location(ast.Subscript(target.value, target.slice, ast.Load()), target)
+        case _:
+            return target
+
+
+EVALUATORS: dict[type[ast.expr], Callable[..., Value]] = {
+    ast.Constant: Interpreter.eval_constant,
+    ast.Name: Interpreter.eval_name,
+    ast.Attribute: Interpreter.eval_attribute,
+    ast.Subscript: Interpreter.eval_subscript,
+    ast.Slice: Interpreter.eval_slice,
+    ast.Tuple: Interpreter.eval_tuple,
+    ast.List: Interpreter.eval_list,
+    ast.Set: Interpreter.eval_set,
+    ast.Dict: Interpreter.eval_dict,
+    ast.ListComp: Interpreter.eval_comprehension,
+    ast.GeneratorExp: Interpreter.eval_comprehension,
+    ast.SetComp: Interpreter.eval_comprehension,
+    ast.DictComp: Interpreter.eval_dictcomp,
+    ast.BinOp: Interpreter.eval_binop,
+    ast.UnaryOp: Interpreter.eval_unaryop,
+    ast.BoolOp: Interpreter.eval_boolop,
+    ast.Compare: Interpreter.eval_compare,
+    ast.IfExp: Interpreter.eval_ifexp,
+    ast.NamedExpr: Interpreter.eval_namedexpr,
+    ast.JoinedStr: Interpreter.eval_joinedstr,
+    ast.Lambda: Interpreter.eval_lambda,
+    ast.Starred: Interpreter.eval_starred,
+    ast.Yield: Interpreter.eval_yield,
+    ast.YieldFrom: Interpreter.eval_yieldfrom,
+    ast.Await: Interpreter.eval_await,
+    ast.Call: Interpreter.eval_call,
+}

@@ -1,0 +1,229 @@
+"""Where recorded code starts: the entries of each module, found in its syntax, and why they are taken for entries.
+
+Nothing is run here. An entry names a function, a protocol module or a capturing driver; ``roots`` runs it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from capturelint.static.calls import compiles_with_graphs
+from capturelint.static.index import ClassDef, FunctionDef, Module
+
+DECODE_NAME = re.compile(
+    r"_?(forward_decode|decode_forward|decode_(one_)?(step|token)|decode_one|step_decode|single_token_decode|run_decode_step"
+    r"|decode_next(_token)?|generate_one_token)(_\w+)?\Z"
+)
+CACHE_WORDS = frozenset(
+    "past_key_values past_key_value kv_cache kv_caches cache_position input_pos block_tables block_table cache_params "
+    "k_cache v_cache key_cache value_cache slot_mapping inference_params caches past layer_past".split()
+)
+PROTOCOL = ("build", "inputs", "step")
+
+
+class EntryKind(Enum):
+    """How an entry is run."""
+
+    PROTOCOL = "protocol"
+    FUNCTION = "function"
+    DRIVER = "driver"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where recorded code starts.
+
+    ``capped`` entries are guesses from names and signatures: their findings are at most likely. ``compiled`` code is
+    recorded by Inductor and not by a capture of the user's.
+    """
+
+    path: Path
+    line: int
+    name: str
+    why: str
+    kind: EntryKind
+    module: Module
+    function: FunctionDef | None = None
+    capped: bool = False
+    compiled: bool = False
+
+    def __hash__(self) -> int:
+        return hash((self.path, self.line, self.kind))
+
+
+def find_entries(module: Module) -> list[Entry]:
+    """The entries of a module, by the contract's order; guessing by signature only where nothing else is found."""
+    if not mentions_torch(module):
+        return []
+    entries = [*drivers(module), *compiled(module), *protocol(module), *named(module)]
+    return entries or list(by_signature(module))
+
+
+def mentions_torch(module: Module) -> bool:
+    """Files without torch have no decode step."""
+    return "torch" in module.text
+
+
+def functions(module: Module) -> Iterator[FunctionDef]:
+    """Every function and method at the top level of a module."""
+    yield from module.functions.values()
+    for definition in module.classes.values():
+        yield from definition.methods.values()
+
+
+# -------------------------------------------------------------------- capture in this file
+
+
+def drivers(module: Module) -> Iterator[Entry]:
+    """The functions from which code with ``torch.cuda.graph`` is reached, outermost first."""
+    if not any(word in module.text for word in ("cuda.graph", "make_graphed_callables", "capture_begin", "graph(")):
+        return
+    capturing = {function: found for function in functions(module) if (found := capture_in(function, module))}
+    if not capturing:
+        return
+    reached = set(capturing)
+    while True:
+        names = {function.owner.name if function.name == "__init__" and function.owner else function.name for function in reached}
+        wider = reached | {function for function in functions(module) if names & called_names(function)}
+        if wider == reached:
+            break
+        reached = wider
+    called = {name for function in reached for name in called_names(function)}
+    outermost = [f for f in reached if f.owner is None and f.name not in called]
+    roots = outermost or [f for f in reached if f.owner is None] or list(capturing)
+    for root in sorted(roots, key=lambda function: function.node.lineno):
+        line = min(node.lineno for node in capturing[root]) if root in capturing else root.node.lineno
+        yield Entry(module.path, line, root.qualified_name, "in torch.cuda.graph", EntryKind.DRIVER, module, root)
+
+
+def capture_in(function: FunctionDef, module: Module) -> list[ast.expr]:
+    """The calls in a function that begin a capture."""
+    return [node for node in ast.walk(function.node) if isinstance(node, ast.Call) and begins_capture(node, module)]
+
+
+def begins_capture(node: ast.Call, module: Module) -> bool:
+    """``torch.cuda.graph(...)``, ``make_graphed_callables(...)``, ``g.capture_begin()``."""
+    match node.func:
+        case ast.Attribute(attr="capture_begin" | "make_graphed_callables"):
+            return True
+        case ast.Attribute(attr="graph", value=ast.Attribute(attr="cuda")):
+            return True
+        case ast.Name(id=name):
+            found = module.imports.get(name)
+            return found is not None and (found.module, found.attribute) in (
+                ("torch.cuda", "graph"),
+                ("torch.cuda.graphs", "graph"),
+                ("torch.cuda", "make_graphed_callables"),
+            )
+        case _:
+            return False
+
+
+def called_names(function: FunctionDef) -> frozenset[str]:
+    """The bare names that a function calls."""
+    names = set()
+    for node in ast.walk(function.node):
+        if isinstance(node, ast.Call):
+            match node.func:
+                case ast.Name(id=name) | ast.Attribute(attr=name):
+                    names.add(name)
+                case _:
+                    pass
+    return frozenset(names)
+
+
+# -------------------------------------------------------------------- the other entries
+
+
+def compiled(module: Module) -> Iterator[Entry]:
+    """Functions under ``torch.compile`` with a graph mode, by decorator or by call."""
+    if "compile" not in module.text:
+        return
+    seen: set[FunctionDef] = set()
+    for function in functions(module):
+        if any(compiles_with_graphs(decorator) for decorator in function.node.decorator_list):
+            seen.add(function)
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Call) and compiles_with_graphs(node) and node.args:
+            seen |= set(compiled_functions(node.args[0], module))
+    for function in sorted(seen, key=lambda found: found.node.lineno):
+        yield Entry(
+            module.path, function.node.lineno, function.qualified_name, "compiled for CUDA graphs",
+            EntryKind.FUNCTION, module, function, compiled=True,
+        )  # fmt: skip
+
+
+def compiled_functions(argument: ast.expr, module: Module) -> Iterator[FunctionDef]:
+    """The functions that a name or attribute passed to ``torch.compile`` may be, in this module."""
+    match argument:
+        case ast.Name(id=name):
+            if name in module.functions:
+                yield module.functions[name]
+        case ast.Attribute(value=ast.Name(id="self"), attr=name):
+            for definition in module.classes.values():
+                if name in definition.methods:
+                    yield definition.methods[name]
+        case _:
+            pass
+
+
+def protocol(module: Module) -> Iterator[Entry]:
+    """The plain protocol: ``build``, ``inputs`` and ``step`` at the top level."""
+    if all(name in module.functions for name in PROTOCOL):
+        step = module.functions["step"]
+        yield Entry(module.path, step.node.lineno, "step", "plain protocol", EntryKind.PROTOCOL, module, step)
+
+
+def named(module: Module) -> Iterator[Entry]:
+    """Functions whose name says decode and that call no other such function (those are the loops around it)."""
+    found = [function for function in functions(module) if DECODE_NAME.match(function.name)]
+    names = {function.name for function in found}
+    for function in found:
+        parameters = [a.arg for a in function.node.args.args if a.arg not in ("self", "cls")]
+        if parameters and not (called_names(function) & names) and not is_stub(function):
+            yield Entry(
+                module.path, function.node.lineno, function.qualified_name, "named like a decode step",
+                EntryKind.FUNCTION, module, function,
+            )  # fmt: skip
+
+
+def is_stub(function: FunctionDef) -> bool:
+    """Abstract methods and protocols have nothing to record."""
+    body = [s for s in function.node.body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))]
+    return not body or all(isinstance(s, (ast.Pass, ast.Raise)) for s in body)
+
+
+def by_signature(module: Module) -> Iterator[Entry]:
+    """``forward`` of a module class that no other class builds and that handles a cache or a position."""
+    built = {
+        name
+        for definition in module.classes.values()
+        for method in definition.methods.values()
+        for name in called_names(method)
+    }
+    based = {name for definition in module.classes.values() for name in base_names(definition)}
+    for definition in module.classes.values():
+        forward = definition.methods.get("forward")
+        if forward is None or definition.name in built or definition.name in based:
+            continue
+        arguments = {a.arg for a in (*forward.node.args.args, *forward.node.args.kwonlyargs)}
+        if arguments & CACHE_WORDS:
+            yield Entry(
+                module.path, forward.node.lineno, forward.qualified_name, "handles a cache or a position",
+                EntryKind.FUNCTION, module, forward, capped=True,
+            )  # fmt: skip
+
+
+def base_names(definition: ClassDef) -> Iterator[str]:
+    """The bare names of a class's bases."""
+    for base in definition.node.bases:
+        match base:
+            case ast.Name(id=name) | ast.Attribute(attr=name):
+                yield name
+            case _:
+                pass

@@ -1,0 +1,290 @@
+"""Runs an entry: sets the stage, runs the step until its state is the steady one, and hands back the events.
+
+A step is run once as warm-up and then recorded until no host number turns out to change at every step; only the last
+run's events count, so what happens once (lazy building in warm-up) is not reported and what happens at every step is.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from capturelint.catalog import Operations
+from capturelint.static import calls
+from capturelint.static.driver import Driver, Facts, finish_step
+from capturelint.static.events import Event
+from capturelint.static.homes import Sort, Step
+from capturelint.static.index import ClassDef, FunctionDef, Index, Module
+from capturelint.static.interpret import Call, Interpreter
+from capturelint.static.regions import Entry, EntryKind
+from capturelint.static.values import (
+    NONE,
+    UNKNOWN,
+    Class,
+    Const,
+    Device,
+    Function,
+    Home,
+    Memory,
+    Method,
+    Number,
+    Ref,
+    Scope,
+    Tensor,
+    Text,
+    Value,
+    join,
+    options,
+)
+from capturelint.vocabulary import Confidence, Phase, Varies
+
+MAX_RUNS = 4
+COUNTERS = frozenset(
+    "start_pos input_pos pos position cur_pos current_pos step cur_step offset cache_len cache_length kv_len kv_length seq_len "
+    "seqlen cur_len current_length past_len past_length past_key_values_length context_len context_length num_tokens_so_far".split()
+)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What running one entry gave."""
+
+    events: list[Event] = field(default_factory=list)
+    unlisted: set[str] = field(default_factory=set)
+    exhausted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What an entry is run on: the analysed code, the catalogue, and the types that the user gave parameters."""
+
+    index: Index
+    catalog: Operations
+    bind: Mapping[str, str] = field(default_factory=dict)
+
+
+def run_entry(stage: Stage, entry: Entry) -> Outcome:
+    """Run one entry from a clean state."""
+    for module in stage.index.modules.values():
+        if module is not None:
+            module.globals.clear()
+    match entry.kind:
+        case EntryKind.DRIVER:
+            return run_driver(stage, entry)
+        case EntryKind.PROTOCOL:
+            return run_steps(stage, entry, protocol_step)
+        case EntryKind.FUNCTION:
+            return run_steps(stage, entry, function_step)
+
+
+def machine(stage: Stage, entry: Entry) -> Interpreter:
+    """An interpreter at the top of the entry's module."""
+    vm = Interpreter(stage.index, stage.catalog)
+    vm.stack.append(Call("<entry>", entry.module, None, None))
+    vm.cap = Confidence.LIKELY if entry.capped else Confidence.CERTAIN
+    vm.compiled = entry.compiled
+    if any(m is not None and sets_default_device(m) for m in [entry.module]):
+        vm.default_memory = Memory.EITHER
+    return vm
+
+
+def sets_default_device(module: Module) -> bool:
+    """A module that changes torch's default device: plain factories may then make device tensors."""
+    return "set_default_device" in module.text or "set_default_tensor_type" in module.text
+
+
+# -------------------------------------------------------------------- steps
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A step that is ready to run: the function and its arguments."""
+
+    function: Value
+    args: list[Value]
+    kwargs: dict[str, Value]
+    node: ast.AST
+
+
+def run_steps(stage: Stage, entry: Entry, prepare: object) -> Outcome:
+    """Warm up, then record until the host numbers have settled."""
+    vm = machine(stage, entry)
+    prepared = prepare(stage, vm, entry)  # type: ignore[operator]
+    outcome = Outcome()
+    if prepared is None:
+        return outcome
+    for run in range(MAX_RUNS):
+        vm.heap.carry()
+        vm.step = Step()
+        vm.events.clear()
+        vm.phase = Phase.WARM_UP if run == 0 else Phase.RECORDED
+        before, known = host_slots(vm), set(vm.heap.per_step)
+        vm.fuel = max(vm.fuel, 1)
+        vm.call(prepared.function, list(prepared.args), dict(prepared.kwargs), prepared.node)
+        if vm.recording:
+            finish_step(vm)
+            settle(vm, before)
+            if vm.heap.per_step == known and run >= 1 and not changed_kind(vm, before):
+                break
+    outcome.events = list(vm.events.values())
+    outcome.unlisted = vm.unlisted
+    outcome.exhausted = vm.fuel <= 0
+    return outcome
+
+
+def host_slots(vm: Interpreter) -> dict[Home, Value]:
+    """Every host number and flag in a slot, and every ``None``."""
+    return {
+        Home(oid, key): value
+        for oid, found in vm.heap.objects.items()
+        for key, value in found.slots.items()
+        if isinstance(value, (Const, Number))
+    }
+
+
+def settle(vm: Interpreter, before: dict[Home, Value]) -> None:
+    """A host constant that one recorded step changes, the next one changes again."""
+    for home, old in before.items():
+        found = vm.heap.objects.get(home.owner)
+        new = found.slots.get(home.key) if found is not None else None
+        if isinstance(old, Const) and isinstance(new, Const) and old.value != new.value and old.value is not None:
+            vm.heap.per_step.add(home)
+
+
+def changed_kind(vm: Interpreter, before: dict[Home, Value]) -> bool:
+    """True where the step filled a slot that was ``None``: the next run sees another state."""
+    for home, old in before.items():
+        found = vm.heap.objects.get(home.owner)
+        new = found.slots.get(home.key) if found is not None else None
+        if old == NONE and new is not None and new != NONE and home not in vm.heap.per_step:
+            return True
+    return False
+
+
+def protocol_step(stage: Stage, vm: Interpreter, entry: Entry) -> Prepared | None:
+    """``step(build(device), **inputs(batch, step, device))``."""
+    module = entry.module
+    scope = Scope(module)
+    build, make, step = (vm.global_name(name, module) for name in ("build", "inputs", "step"))
+    node = entry.function.node if entry.function is not None else ast.Pass()
+    device = Device(Memory.DEVICE)
+    state = vm.call(build, [device], {}, node, scope=scope)
+    given = vm.call(make, [Number(Varies.PER_BUCKET), Number(Varies.PER_STEP), device], {}, node, scope=scope)
+    exact: dict[str, Value] = {}
+    for option in options(given):
+        if isinstance(option, Ref) and (found := vm.heap.get(option)) is not None and found.sort is Sort.DICT:
+            for key, value in found.slots.items():
+                clean = static_input(vm, value)
+                exact[str(key)] = join(exact[str(key)], clean) if str(key) in exact else clean
+    return Prepared(step, [state], exact, node)
+
+
+def static_input(vm: Interpreter, value: Value) -> Value:
+    """An input as the step receives it: a tensor at a fixed address, refilled before every replay."""
+    if isinstance(value, Tensor):
+        return replace(value, deps=frozenset(), varies=Varies.NEVER, recorded=False, ident=vm.ident(), rows=None)
+    return value
+
+
+def function_step(stage: Stage, vm: Interpreter, entry: Entry) -> Prepared | None:
+    """A function or method on arguments that its signature, annotations and ``--bind`` describe."""
+    definition = entry.function
+    if definition is None:
+        return None
+    function: Value = Function(definition, definition.module, definition.owner)
+    names = [argument.arg for argument in definition.node.args.args]
+    args: list[Value] = []
+    if definition.owner is not None and names[:1] in (["self"], ["cls"]):
+        owner = calls.instance_of(vm, definition.owner)
+        function = Method(function, owner)
+        names = names[1:]
+    kwargs = {name: value for name, value in parameters(stage, vm, definition) if name in names or name not in ("self", "cls")}
+    return Prepared(function, args, kwargs, definition.node)
+
+
+def parameters(stage: Stage, vm: Interpreter, definition: FunctionDef) -> Iterator[tuple[str, Value]]:
+    """What each parameter of an entry holds."""
+    spec = definition.node.args
+    defaults = dict(zip([a.arg for a in reversed(spec.args)], reversed(spec.defaults), strict=False))
+    defaults |= {a.arg: d for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if d is not None}
+    for argument in [*spec.args, *spec.kwonlyargs]:
+        if argument.arg in ("self", "cls"):
+            continue
+        bound = bound_type(stage, vm, argument.arg)
+        if bound is not None:
+            yield argument.arg, bound
+            continue
+        value = described(vm, argument, definition.module)
+        default = defaults.get(argument.arg)
+        if default is not None:
+            given = vm.quiet_eval(default, Scope(definition.module))
+            value = given if value is UNKNOWN or given != NONE and isinstance(value, (Number, Text)) else join(given, value)
+        yield argument.arg, value
+
+
+def described(vm: Interpreter, argument: ast.arg, module: Module) -> Value:
+    """What a parameter's annotation, or where there is none its name, says."""
+    value = UNKNOWN if argument.annotation is None else calls.annotated(vm, argument.annotation, module)
+    if isinstance(value, Number) and argument.arg in COUNTERS and ast.unparse(argument.annotation or ast.Pass()) == "int":
+        return replace(value, varies=Varies.PER_STEP, sure=Confidence.LIKELY)
+    if argument.annotation is None and argument.arg in vm.catalog.parameters:
+        return Tensor(Memory.DEVICE, sure=Confidence.LIKELY, ident=vm.ident())
+    return value
+
+
+def bound_type(stage: Stage, vm: Interpreter, name: str) -> Value | None:
+    """The instance that ``--bind NAME=MODULE:CLASS`` asks for."""
+    target = stage.bind.get(name)
+    if target is None:
+        return None
+    module_name, _, class_name = target.partition(":")
+    module = stage.index.find(module_name)
+    found = vm.global_name(class_name, module) if module is not None else UNKNOWN
+    return calls.instance_of(vm, found.definition) if isinstance(found, Class) else None
+
+
+# -------------------------------------------------------------------- drivers
+
+
+def run_driver(stage: Stage, entry: Entry) -> Outcome:
+    """Run the code around a capture twice: the first run learns what changes between capture and replay."""
+    facts = Facts()
+    outcome = Outcome()
+    for final in (False, True):
+        for module in stage.index.modules.values():
+            if module is not None:
+                module.globals.clear()
+        vm = machine(stage, entry)
+        vm.driver = Driver(facts, final)
+        vm.phase = Phase.WARM_UP
+        run_root(stage, vm, entry)
+        if vm.recording:
+            vm.driver.end(vm)
+        outcome = Outcome(list(vm.events.values()), vm.unlisted, vm.fuel <= 0)
+        facts.late = {rehome(home) for home in facts.late}
+    return outcome
+
+
+def rehome(home: Home) -> Home:
+    """Object numbers are the same in both runs: the runs are the same but for what the facts change."""
+    return home
+
+
+def run_root(stage: Stage, vm: Interpreter, entry: Entry) -> None:
+    """Call the outermost function around a capture."""
+    definition = entry.function
+    if definition is None:
+        return
+    function: Value = Function(definition, definition.module, definition.owner)
+    given = dict(parameters(stage, vm, definition))
+    if "device" in given and given["device"] is UNKNOWN:
+        given["device"] = Device(Memory.DEVICE)
+    if definition.owner is not None:
+        function = Method(function, owner_of(vm, definition.owner))
+    vm.call(function, [], given, definition.node)
+
+
+def owner_of(vm: Interpreter, definition: ClassDef) -> Value:
+    """The instance whose method captures."""
+    return calls.instance_of(vm, definition)
