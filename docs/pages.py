@@ -43,7 +43,9 @@ def command_line() -> str:
     """Every command with its arguments and options, as the program itself knows them."""
     group = typer.main.get_command(app)
     lines = ["# Command line", "", "Exit codes: 0 nothing found, 1 found, 2 input, usage or machine at fault.", ""]
-    for name, command in getattr(group, "commands", {}).items():
+    context = typer.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
         lines += [f"## capturelint {name}", "", (command.help or "").replace("\b", "").strip(), ""]
         if command.epilog:
             lines += [command.epilog, ""]

@@ -6,15 +6,45 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
+from typing import cast
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from capturelint import __version__
-from capturelint.cli import check, doctor, explain, facts, generate, init, logs, plan, verify
 from capturelint.errors import CapturelintError
 from capturelint.escape import visible
 
+COMMANDS = ("check", "verify", "logs", "plan", "generate", "explain", "facts", "init", "doctor")
+
+
+class Commands(TyperGroup):
+    """Loads ``capturelint.cli.<command>`` when that command is asked for: ``check`` need not wait for the others."""
+
+    # typer has a Context of click's in some versions and one of its own in others; both are what it hands out.
+    def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override,unused-ignore]
+        """Every command that has something to do, in the order of use."""
+        return [name for name in COMMANDS if self.get_command(ctx, name) is not None]
+
+    def get_command(self, ctx: typer.Context, cmd_name: str) -> TyperCommand | None:  # type: ignore[override,unused-ignore]
+        """One command; for an unknown name all are loaded, so that the nearest can be named."""
+        for name in [cmd_name] if cmd_name in COMMANDS else COMMANDS:
+            self.load(name)
+        return cast("TyperCommand | None", self.commands.get(cmd_name))
+
+    def load(self, name: str) -> None:
+        """Register the commands of one module."""
+        if name in self.commands:
+            return
+        alone = typer.Typer()
+        alone.callback()(options)  # with a callback, typer builds a group and not the one command
+        import_module(f"capturelint.cli.{name}").register(alone)
+        self.commands.update(typer.main.get_group(alone).commands)
+
+
 app = typer.Typer(
+    cls=Commands,
     name="capturelint",
     help="Find what breaks under CUDA-graph capture in PyTorch decode steps.",
     no_args_is_help=True,
@@ -35,10 +65,6 @@ def options(
     version: bool = typer.Option(False, "--version", callback=show_version, is_eager=True, help="Show the version."),
 ) -> None:
     """Find what breaks under CUDA-graph capture in PyTorch decode steps."""
-
-
-for module in (check, verify, logs, plan, generate, explain, facts, init, doctor):
-    module.register(app)
 
 
 def main() -> None:
