@@ -14,17 +14,17 @@ import time
 from pathlib import Path
 
 SERVING = (
-    b"(APIServer pid=77) INFO 02-13 11:%02d:%02d [loggers.py:127] Engine 000: Avg prompt throughput: 123.4 tokens/s, Avg "
-    b"generation throughput: 2345.6 tokens/s, Running: 12 reqs, Waiting: 0 reqs, GPU KV cache usage: 12.3%%, Prefix cache "
-    b"hit rate: 0.0%%\n"
+    b"(APIServer pid=77) INFO 02-13 11:%02d:%02d [loggers.py:127] Engine 000: Avg prompt throughput: 123.4 tokens/s, "
+    b"Avg generation throughput: 2345.6 tokens/s, Running: 12 reqs, Waiting: 0 reqs, GPU KV cache usage: 12.3%%, "
+    b"Prefix cache hit rate: 0.0%%\n"
 )
 SGLANG = (
-    b"[2026-04-05 20:%02d:%02d DP0 TP0] Decode batch. #running-req: 30, #token: 21179, token usage: 0.30, cuda graph: True, "
-    b"gen throughput (token/s): 2635.11, #queue-req: 0\n"
+    b"[2026-04-05 20:%02d:%02d DP0 TP0] Decode batch. #running-req: 30, #token: 21179, token usage: 0.30, "
+    b"cuda graph: True, gen throughput (token/s): 2635.11, #queue-req: 0\n"
 )
 DENSE = (
-    b"[rank1]:W0612 09:%02d:%02d.118000 4101 torch/_inductor/cudagraph_utils.py:201] [0/0] [__cudagraphs] skipping cudagraphs "
-    b"due to mutated inputs (1 instances)\n"
+    b"[rank1]:W0612 09:%02d:%02d.118000 4101 torch/_inductor/cudagraph_utils.py:201] [0/0] [__cudagraphs] "
+    b"skipping cudagraphs due to mutated inputs (1 instances)\n"
 )
 SKIP = (
     b"skipping cudagraphs due to mutated inputs (1 instances). Found from : \n"
@@ -52,9 +52,11 @@ def main() -> None:
         command = [sys.executable, "-m", "capturelint", "logs", str(path), "--format", "concise"]
         result = subprocess.run(command, capture_output=True, check=False)
         seconds = time.perf_counter() - begin
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    peak, cpu = used.ru_maxrss / 1024, used.ru_utime + used.ru_stime
     print(result.stdout.decode().splitlines()[-1])
-    print(f"{given.kind}: {given.mib} MiB in {seconds:.1f} s, {given.mib / seconds:.0f} MiB/s, peak {peak:.0f} MiB")
+    speed = f"{given.mib / seconds:.0f} MiB/s, {cpu:.1f} s of CPU"
+    print(f"{given.kind}: {given.mib} MiB in {seconds:.1f} s, {speed}, peak {peak:.0f} MiB")
 
 
 if __name__ == "__main__":

@@ -32,6 +32,22 @@ BREAK_REASON = re.compile(r"\s*(?:Graph Break )?Reason: *(?P<reason>.*)")
 BREAK_PREAMBLE = "Encountered graph break when attempting to trace"
 GUARD_FAILURE = re.compile(r"\s*- (?P<reason>.*)")
 LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python3[^/\\]*[/\\]|<frozen ")
+STEMS = (
+    "udagraph",
+    "CUDA graph",
+    "CUDA Graph",
+    "CUDAGraph",
+    "torch._dynamo",
+    "torch.compile ",
+    " user code at",
+    "raph break",
+    "ecompil",
+    " captur",
+    "Captur",
+    "cuda graph for",
+    "cuda graphs for",
+)
+"""Shared by many literals and rare in logs. ``cuda graph`` is not: SGLang says ``cuda graph: True`` for every batch."""
 MAX_STACK = 200
 """Lines of its own stream in which a message's stack is looked for."""
 MAX_TO_TRACEBACK = 20
@@ -104,10 +120,10 @@ class Matcher:
 
 
 def fewest_literals(messages: Iterable[Message]) -> tuple[bytes, ...]:
-    """The literals of all messages, without those that contain another one."""
-    every = {literal for message in messages for literal in message.literals}
-    fewest = {literal for literal in every if not any(other != literal and other in literal for other in every)}
-    return tuple(sorted(literal.encode() for literal in fewest))
+    """Few texts, one of which stands in every line that a message can match: a log is searched once for each."""
+    every = {next((stem for stem in STEMS if stem in text), text) for m in messages for text in m.literals}
+    fewest = {text for text in every if not any(other != text and other in text for other in every)}
+    return tuple(sorted(text.encode() for text in fewest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,5 +277,5 @@ class Around:
 
     def may_be_swapped(self) -> bool:
         """Another bare message directly above still waits for its stack."""
-        before = next(self.above(), None) if self.record.bare else None
-        return before is not None and bool(AWAITS_STACK.search(before.text))
+        before = next(self.page.above(self.start, self.line, self.index), None) if self.record.bare else None
+        return before is not None and before.bare and bool(AWAITS_STACK.search(before.text))

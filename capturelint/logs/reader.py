@@ -20,7 +20,7 @@ from capturelint.logs.record import MAX_LINE_BYTES, Record, read_records
 
 PAGE_BYTES = 1024 * 1024
 OVERLAP_BYTES = 256 * 1024
-MAX_AROUND = 2000
+MAX_AROUND = 400
 """Physical lines looked at above or below a message: interleaved ranks put many lines between two of one stream."""
 HEAD_BYTES = 8192
 COMPRESSED = {b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ\x00": "xz", b"BZh": "bzip2", b"PK\x03\x04": "zip"}

@@ -20,18 +20,27 @@ ESCAPE = re.compile(
     r"|[@-Z\\-_])"
 )
 ISO = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
-AROUND = (
-    re.compile(r"\ufeff"),
-    re.compile(rf"{ISO}(?: \d\d[OE][+ ]?| std(?:out|err) [FP])?(?: |$)"),  # GitHub, GitLab, Kubernetes
+BRACKETS = (
     re.compile(rf"\[{ISO}(?: (?:DP|TP|PP|EP|CP)\d+)*\](?: |$)"),  # Buildkite, SGLang
     re.compile(r"\[(?:rank|default|trainer|worker)(?P<rank>\d{1,6})\]: ?"),  # torch.distributed, torchrun
     re.compile(r"\[\d+,(?P<rank>\d{1,6})\]<std(?:out|err)>: ?"),  # mpirun --tag-output
-    re.compile(r"\((?P<process>[A-Za-z_][\w.:-]{0,80} (?:rank=\d+ )?pid=\d+(?:, ip=[\w.:]+)?)\)(?: |$)"),  # vLLM, Ray
-    re.compile(r"(?P<process>[\w.-]{1,60}-\d+) +\| "),  # docker compose
     re.compile(
         r"\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\] (?:\[TRT-LLM\] ?)?(?:\[RANK (?P<logged_rank>\d{1,6})\] ?)?(?:\[[A-Z]\] ?)?"
     ),
 )
+STAMP = (re.compile(rf"{ISO}(?: \d\d[OE][+ ]?| std(?:out|err) [FP])?(?: |$)"),)  # GitHub, GitLab, Kubernetes
+PREFIXES = {
+    "\ufeff": (re.compile(r"\ufeff"),),
+    "[": BRACKETS,
+    "(": (
+        re.compile(
+            r"\((?P<process>[A-Za-z_][\w.:-]{0,80} (?:rank=\d+ )?pid=\d+(?:, ip=[\w.:]+)?)\)(?: |$)"
+        ),  # vLLM, Ray
+    ),
+    **dict.fromkeys("0123456789", STAMP),
+}
+"""What stands around a line, by its first character."""
+SERVICE = re.compile(r"(?P<process>[\w.-]{1,60}-\d+) +\| ")  # docker compose
 GLOG = re.compile(r"[VDIWEF]\d{4} \d\d:\d\d:\d\d\.\d{6} (?P<pid>\d+) (?P<file>\S{1,400}):(?P<line>\d+)\](?: |$)")
 GLOG_TAG = re.compile(r"(?:\[(?P<compile>!?\d+(?:/\d+)*(?:_\d+)?)\]|\[__\w+\])(?: |$)")
 LEVEL = re.compile(
@@ -102,27 +111,33 @@ def peel(record: Record) -> Iterator[Record]:
         segments = [segment for segment in record.text.split("\r") if segment.strip()] or [""]
         for segment in segments:
             yield from peel(replace(record, text=segment))
-        return
-    if (wrapped := read_json(record)) is not None:
+    elif record.text.startswith("{") and (wrapped := read_json(record)) is not None:
         for text in wrapped.text.rstrip("\n").replace("\r\n", "\n").split("\n"):
             yield from peel(replace(wrapped, text=text))
-        return
-    yield peel_logger(record)
+    else:
+        yield peel_logger(record)
 
 
 def peel_around(record: Record) -> Record:
     """Take off what CI systems, launchers and engines put in front."""
-    text, writer = record.text, record.writer
-    while found := next((match for prefix in AROUND if (match := prefix.match(text))), None):
+    text, rank, process, logged_rank = record.text, record.writer.rank, record.writer.process, record.logged_rank
+    while found := match_prefix(text):
         groups = found.groupdict()
-        if groups.get("rank"):
-            writer = replace(writer, rank=int(groups["rank"]))
-        if groups.get("process"):
-            writer = replace(writer, process=groups["process"])
-        if groups.get("logged_rank"):
-            record = replace(record, logged_rank=int(groups["logged_rank"]))
+        rank = int(groups["rank"]) if groups.get("rank") else rank
+        process = groups.get("process") or process
+        logged_rank = int(groups["logged_rank"]) if groups.get("logged_rank") else logged_rank
         text = text[found.end() :]
-    return replace(record, text=text, writer=writer)
+    if text is record.text:
+        return record
+    return Record(record.line, text, Writer(rank, process), logged_rank=logged_rank)
+
+
+def match_prefix(text: str) -> re.Match[str] | None:
+    """The outermost prefix of a line."""
+    for prefix in PREFIXES.get(text[:1], ()):
+        if found := prefix.match(text):
+            return found
+    return SERVICE.match(text) if " | " in text[:80] else None
 
 
 def read_json(record: Record) -> Record | None:
@@ -150,7 +165,7 @@ def peel_logger(record: Record) -> Record:
     """Take off torch's or vLLM's own prefix, which a progress bar may stand in front of."""
     if glog := GLOG.search(record.text):
         return peel_glog(record, glog)
-    if level := LEVEL.search(record.text):
+    if (level := LEVEL.search(record.text)) is not None:
         return replace(record, text=record.text[level.end() :], message=level.group())
     if record.text.startswith("\t"):
         # The payload of a TORCH_TRACE record: its header stands above, its lines start with a tab.
