@@ -220,6 +220,11 @@ def instance_attribute(vm: Interpreter, owner: Ref, name: str, node: ast.AST) ->
     return UNKNOWN
 
 
+def is_module_list(found: Object) -> bool:
+    """``nn.ModuleList`` and ``nn.Sequential``, whose children are slots by number."""
+    return isinstance(found.cls, str) and found.cls.endswith((".ModuleList", ".Sequential", ".ParameterList"))
+
+
 def callable_on_module(name: str) -> bool:
     """Methods that every ``nn.Module`` has."""
     return name in MODULE_METHODS
@@ -332,7 +337,10 @@ def write_slot(vm: Interpreter, owner: Ref, key: object, value: Value, node: ast
         vm.driver.on_store(vm, owner, key, old, value, node)
     if vm.recording and vm.heap.persistent(owner) and not same and fresh_tensors(vm.heap, value):
         vm.step.stores.append(
-            Store(Home(owner.oid, key), old if old is not None else NONE, value, vm.site(node), vm.doubt, bool(vm.hidden))
+            Store(
+                Home(owner.oid, key), old if old is not None else NONE, value, vm.site(node), vm.doubt, bool(vm.hidden),
+                outside=vm.driver is not None and len(vm.stack) == vm.driver.depth,
+            )  # fmt: skip
         )
     if not isinstance(value, Tensor) or not same:
         vm.heap.write(owner, key, value)
@@ -416,4 +424,7 @@ def note_element_store(vm: Interpreter, owner: Ref, value: Value, node: ast.AST)
     found = vm.heap[owner]
     if vm.recording and vm.heap.persistent(owner) and fresh_tensors(vm.heap, value):
         old = found.element if found.element is not None else NONE
-        vm.step.stores.append(Store(Home(owner.oid, "[]"), old, value, vm.site(node), vm.doubt, bool(vm.hidden)))
+        outside = vm.driver is not None and len(vm.stack) == vm.driver.depth
+        vm.step.stores.append(
+            Store(Home(owner.oid, "[]"), old, value, vm.site(node), vm.doubt, bool(vm.hidden), outside)
+        )

@@ -40,6 +40,8 @@ class Facts:
     """Host slots that recorded code read and that are changed after the capture."""
     recorded: set[object] = field(default_factory=set)
     """Functions that run inside a recorded region."""
+    keyed: set[Home] = field(default_factory=set)
+    """Host slots that choose the graph, so that each graph is replayed with the value that it recorded."""
     regions: list[Site] = field(default_factory=list)
 
 
@@ -73,6 +75,7 @@ class Driver:
         self.region: Site | None = None
         self.direct: set[object] = set()
         self.depth = 0
+        self.replays_before = 0
 
     # ---------------------------------------------------------------- regions
 
@@ -95,6 +98,7 @@ class Driver:
         self.moved |= set(vm.step.mutated)
         vm.phase = Phase.REPLAY
         self.captures += 1
+        self.replays_before = self.replays
         cold = self.direct - self.called
         if cold and self.final and self.region is not None and self.captures == 1:
             vm.emit(EventKind.COLD_CAPTURE, self.region, "no-warm-up", Confidence.LIKELY, phase=Phase.REPLAY)
@@ -126,7 +130,7 @@ class Driver:
         if vm.heap.persistent(owner):
             self.loaded.add(home)
             self.values.setdefault(home, value)
-            if home in self.facts.late and isinstance(value, (Const, Number)):
+            if home in self.facts.late - self.facts.keyed and isinstance(value, (Const, Number)):
                 return Number(Varies.PER_STEP, frozenset({home}))
         return value
 
@@ -203,7 +207,8 @@ class Driver:
         """``graph.replay()``: what was pending is now wrong."""
         self.replays += 1
         for found in self.pending:
-            vm.emit(found.kind, found.site, found.how, Confidence.LIKELY, name=found.name, phase=Phase.REPLAY)
+            phase = Phase.RECORDED if found.kind is EventKind.LAZY_INIT else Phase.REPLAY
+            vm.emit(found.kind, found.site, found.how, Confidence.LIKELY, name=found.name, phase=phase)
         self.pending.clear()
         if self.replays == 1 and self.final:
             for home, site in self.dirty.items():
@@ -212,10 +217,16 @@ class Driver:
 
     def on_keep(self, vm: Interpreter, value: Value, node: ast.AST, how: str) -> None:
         """A value is kept across iterations: an output of the graph is overwritten by the next replay."""
-        if vm.recording or not self.replays or not self.loops:
+        if vm.recording or self.replays == self.replays_before or not self.loops:
             return
         if any(tensor.recorded for tensor in vm_tensors(vm, value)):
             vm.emit(EventKind.STALE_OUTPUT, node, how, Confidence.LIKELY, phase=Phase.REPLAY)
+
+    def on_register(self, vm: Interpreter, key: Value, value: Value) -> None:
+        """A graph is kept under a key: host values in the key are the same whenever that graph is replayed."""
+        held = [vm.heap.get(found) for _, found in vm.heap.reach(value) if isinstance(found, Ref)]
+        if any(found is not None and found.cls == "torch.cuda.CUDAGraph" for found in held):
+            self.facts.keyed |= deps_of(key)
 
     def on_return(self, vm: Interpreter, value: Value, node: ast.AST) -> None:
         """A function returns: nothing is wrong with returning a static output, only with keeping it."""
@@ -252,6 +263,8 @@ def judge_store(vm: Interpreter, store: object) -> None:
         assert tensor.made is not None
         vm.emit(EventKind.GROWTH, tensor.made, "concatenation", min(sure, tensor.sure), name=str(tensor.extends))
     if grown:
+        return
+    if store.outside:
         return
     if store.home.key == "append":
         vm.emit(EventKind.HOST_EFFECT, store.site, "append", min(sure, Confidence.LIKELY))

@@ -231,6 +231,8 @@ class Store:
     site: Site
     doubt: int
     hidden: bool
+    outside: bool = False
+    """True for a store by the capturing function itself: keeping an output is not building a buffer."""
 
 
 def homes_in(heap: Heap, value: Value) -> frozenset[Home]:

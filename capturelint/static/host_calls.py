@@ -256,6 +256,8 @@ SPECIAL: dict[str, Callable[[Interpreter, list[Value], dict[str, Value], ast.AST
 def call_cuda(vm: Interpreter, name: str, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
     """``torch.cuda.<name>(...)``."""
     match name:
+        case _ if name.startswith("#main."):
+            return call_stream(vm, External("torch.cuda.#main"), "torch.cuda.Stream", name[6:], args, node)
         case "synchronize":
             vm.emit(EventKind.SYNC, node, "synchronize", name="torch.cuda.synchronize")
             return NONE
@@ -535,7 +537,10 @@ def keep(vm: Interpreter, owner: Ref, value: Value, node: ast.AST, exact: bool =
     if vm.driver is not None:
         vm.driver.on_keep(vm, value, node, "append")
     if vm.recording and vm.heap.persistent(owner) and fresh_tensors(vm.heap, value):
-        vm.step.stores.append(Store(Home(owner.oid, "append"), NONE, value, vm.site(node), vm.doubt, bool(vm.hidden)))
+        outside = vm.driver is not None and len(vm.stack) == vm.driver.depth
+        vm.step.stores.append(
+            Store(Home(owner.oid, "append"), NONE, value, vm.site(node), vm.doubt, bool(vm.hidden), outside)
+        )
     looping = vm.driver is not None and vm.driver.loops > 0
     if found.sort is Sort.LIST and found.element is None and len(found.slots) < 8 and exact and not vm.doubt and not looping:
         vm.heap.replace(owner, slots={**found.slots, len(found.slots): value})

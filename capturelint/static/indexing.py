@@ -230,6 +230,7 @@ def store_object(vm: Interpreter, owner: Ref, index: Value, value: Value, node: 
     key = constant(index)
     if vm.driver is not None:
         vm.driver.on_keep(vm, value, node, "item")
+        vm.driver.on_register(vm, index, value)
     if isinstance(key, (str, int, type(None))) and key is not Const and (found.sort is Sort.DICT or key in found.slots):
         attributes.write_slot(vm, owner, key, value, node)
         return

@@ -363,14 +363,15 @@ class Interpreter:
                 if not alive:
                     break
         else:
-            for _ in range(2):
+            # At least one iteration is assumed: a loop over layers or rows that never runs is not a decode step.
+            for again in (False, True):
                 before = self.save(scope)
                 self.assign(node.target, element, scope, node)
                 with calls.in_loop(self):
                     alive = self.run(node.body, scope)
                 alive = self.after_body(scope, alive)
-                arrived = [before, self.save(scope)] if alive else [before]
-                self.merge(scope, arrived)
+                if again or not alive:
+                    self.merge(scope, [before, self.save(scope)] if alive else [before])
             alive = True
         if alive and node.orelse:
             alive = self.run(node.orelse, scope)
@@ -567,6 +568,8 @@ class Interpreter:
                     return [self.heap.read(value, key) or UNKNOWN for key in sorted(found.slots, key=str)]
                 if found is not None and found.sort is Sort.DICT and found.element is None:
                     return [Const(key) for key in found.slots]
+                if found is not None and found.element is None and attributes.is_module_list(found):
+                    return [self.heap.read(value, key) or UNKNOWN for key in found.slots if isinstance(key, int)]
                 return None
             case _:
                 return None

@@ -262,13 +262,7 @@ def run_driver(stage: Stage, entry: Entry) -> Outcome:
         if vm.recording:
             vm.driver.end(vm)
         outcome = Outcome(list(vm.events.values()), vm.unlisted, vm.fuel <= 0)
-        facts.late = {rehome(home) for home in facts.late}
     return outcome
-
-
-def rehome(home: Home) -> Home:
-    """Object numbers are the same in both runs: the runs are the same but for what the facts change."""
-    return home
 
 
 def run_root(stage: Stage, vm: Interpreter, entry: Entry) -> None:

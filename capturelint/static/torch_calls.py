@@ -517,6 +517,7 @@ def from_host(vm: Interpreter, name: str, args: list[Value], kwargs: dict[str, V
         vm.emit(EventKind.UPLOAD, node, "tensor" if present is None else "to", name=name)
     if memory is Memory.HOST and constant(kwargs.get("pin_memory", NONE)) not in (False, None, Const):
         memory = Memory.PINNED
+        vm.emit(EventKind.STAGING, node, "pinned-made-in-step", name=name)
     rank = present.rank if present is not None else nesting(vm, source)
     varies = max((varies_of(v) for v in flat), default=Varies.NEVER)
     return Tensor(
@@ -575,8 +576,6 @@ def pinned_source(vm: Interpreter, tensor: Tensor, node: ast.AST, non_blocking: 
     """Pinned memory: refused when blocking; when not, replay reads whatever the host block then holds."""
     if non_blocking is not True:
         vm.emit(EventKind.UPLOAD, node, "pinned-blocking", tensor.sure)
-    elif tensor.varies is Varies.PER_STEP or (tensor.recorded and vm.recording):
-        vm.emit(EventKind.STAGING, node, "pinned-made-in-step", tensor.sure)
 
 
 def destination(
@@ -606,6 +605,9 @@ def destination(
     return memory, kind
 
 
+ACCUMULATES = frozenset({"add_", "sub_", "mul_", "div_", "addcmul_", "addcdiv_", "lerp_", "logical_or_", "logical_and_", "pow_"})
+
+
 def in_place(vm: Interpreter, name: str, target: Tensor, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
     """``x.add_(...)``: the same tensor, written."""
     sources = [*args[1:], *kwargs.values()]
@@ -619,7 +621,9 @@ def in_place(vm: Interpreter, name: str, target: Tensor, args: list[Value], kwar
         target = replace(target, negative=isinstance(number, (int, float)) and number < 0)
     source: Value = UNKNOWN
     if tensors or not rewrites:
-        source = result(vm, [*([] if rewrites else [target]), *sources], node)
+        source = result(vm, [*([] if name not in ACCUMULATES else [target]), *sources], node)
+        if name != "copy_" and name not in ACCUMULATES and isinstance(source, Tensor):
+            source = replace(source, deps=frozenset())  # a write at a position is not a function of what was there
     mutate(vm, target, node, source)
     return target
 
