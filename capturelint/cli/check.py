@@ -16,9 +16,11 @@ from capturelint import __version__
 from capturelint.catalog import find_rules
 from capturelint.config import Config, declared_torch, load_config
 from capturelint.errors import UsageError
+from capturelint.escape import visible
 from capturelint.finding import Finding
 from capturelint.report import CheckReport, EntryRecord, Format, render
 from capturelint.static.baseline import apply_baseline, write_baseline
+from capturelint.static.changed import changed_since, on_changed_lines
 from capturelint.static.check import Checked, Options, check
 from capturelint.static.files import read_lines
 from capturelint.vocabulary import Confidence
@@ -46,6 +48,7 @@ def run(
     config: Optional[Path] = typer.Option(None, help="Configuration file."),
     baseline: Optional[Path] = typer.Option(None, help="Findings recorded there are not reported."),
     write_baseline_: bool = typer.Option(False, "--write-baseline", help="Record all findings as known."),
+    diff_base: Optional[str] = typer.Option(None, "--diff-base", metavar="REV", help="Only lines changed since REV."),
     exit_zero: bool = typer.Option(False, "--exit-zero", help="Exit 0 whatever is found."),
     statistics: bool = typer.Option(False, help="Count findings by rule."),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="Print findings only."),
@@ -74,9 +77,11 @@ def run(
         compared = apply_baseline(report.findings, known, root=settings.root, checked=paths)
         notes = tuple(f"no longer found, remove from the baseline: {gone}" for gone in compared.gone)
         report = replace(report, findings=compared.findings, in_baseline=compared.num_known, notes=report.notes + notes)
+    if diff_base is not None:
+        report = replace(report, findings=on_changed_lines(report.findings, changed_since(diff_base, paths[0])))
     write(report, format, output, statistics, quiet)
     for error in report.errors:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {visible(str(error))}", file=sys.stderr)
     code = 2 if report.errors else 1 if report.shown else 0
     raise typer.Exit(0 if exit_zero and code == 1 else code)
 
@@ -141,7 +146,10 @@ def write(report: CheckReport, format: Format, output: Path | None, statistics: 
     text = render(
         report, format, read=read_lines, colour=terminal, width=width, statistics=statistics, quiet=quiet
     )
-    if output is not None:
-        output.write_text(text, encoding="utf-8")
-    else:
+    if output is None:
         sys.stdout.write(text)
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--output {output}: {error.strerror}") from error
