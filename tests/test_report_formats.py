@@ -11,7 +11,9 @@ from capturelint.place import Frame, Place
 from capturelint.report import CheckReport, EntryRecord, Format, render
 from capturelint.vocabulary import Confidence, Outcome
 
-SCHEMA = json.loads((Path(__file__).parent / "schemas/sarif-2.1.0.json").read_text())
+TESTS = Path(__file__).parent
+SCHEMA = json.loads((TESTS / "schemas/sarif-2.1.0.json").read_text())
+PUBLISHED = json.loads((TESTS.parent / "docs/schemas/check.json").read_text())
 FINDING = Finding(
     rule="host-sync",
     place=Place(Path("pkg/model.py"), 41, 12, 41, 27),
@@ -77,6 +79,12 @@ def test_json_is_the_contract():
         "notes": [],
         "summary": {"certain": 1, "likely": 0, "possible": 0, "suppressed": 0, "in_baseline": 0},
     }
+
+
+@pytest.mark.parametrize("report", [REPORT, CLEAN], ids=["findings", "clean"])
+@pytest.mark.parametrize("statistics", [False, True])
+def test_json_is_valid_by_the_published_schema(report, statistics):
+    jsonschema.validate(json.loads(written(Format.JSON, report, statistics=statistics)), PUBLISHED)
 
 
 def test_json_orders_findings_by_place():
