@@ -15,6 +15,10 @@ from dataclasses import dataclass
 import torch
 
 MAX_OBJECTS = 200_000
+ATOMS = (
+    *(str, bytes, int, float, complex, bool, type(None), type, types.ModuleType),
+    *(torch.Tensor, torch.dtype, torch.device),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,13 @@ def read(owner: object, key: object) -> object:
 
 def homes(state: object, name: str = "state") -> list[Home]:
     """Every slot under ``state`` that holds a tensor, in the order of the walk."""
-    found: list[Home] = []
+    return [
+        Home(label, state, keys, value) for label, keys, value in walk(state, name) if isinstance(value, torch.Tensor)
+    ]
+
+
+def walk(state: object, name: str = "state") -> Iterator[tuple[str, tuple[object, ...], object]]:
+    """``(name, keys, value)`` of every slot under ``state``; each object is entered once."""
     seen: set[int] = set()
     queue: deque[tuple[str, tuple[object, ...], object]] = deque([(name, (), state)])
     while queue and len(seen) < MAX_OBJECTS:
@@ -58,18 +68,19 @@ def homes(state: object, name: str = "state") -> list[Home]:
             continue
         seen.add(id(owner))
         for label, key, value in slots(owner):
-            if isinstance(value, torch.Tensor):
-                found.append(Home(prefix + label, state, (*keys, key), value))
-            elif is_walked(value):
+            yield prefix + label, (*keys, key), value
+            if is_walked(value):
                 queue.append((prefix + label, (*keys, key), value))
-    return found
 
 
 def is_walked(value: object) -> bool:
     """Whether a value may hold tensors further down: no atoms, no classes, no modules of code."""
-    return not isinstance(
-        value, (str, bytes, int, float, complex, bool, type(None), type, types.ModuleType, torch.dtype, torch.device)
-    )
+    return not isinstance(value, ATOMS) and not is_handle(value)
+
+
+def is_handle(value: object) -> bool:
+    """Whether a value stands for something of the device that a copy cannot have twice."""
+    return isinstance(value, (torch.cuda.Stream, torch.cuda.Event, torch.cuda.CUDAGraph))
 
 
 def slots(owner: object) -> Iterator[tuple[str, object, object]]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from capturelint.runtime.homes import homes
+from capturelint.runtime.homes import homes, is_handle, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +81,9 @@ def origin(build: Callable[[], object]) -> Origin:
 
 
 def duplicate(state: object) -> object:
-    """A deep copy that shares the parameters."""
-    shared = [home.tensor for home in homes(state) if isinstance(home.tensor, torch.nn.Parameter)]
-    return copy.deepcopy(state, {id(parameter): parameter for parameter in shared})
+    """A deep copy that shares the parameters and the streams."""
+    shared = [value for _, _, value in walk(state) if isinstance(value, torch.nn.Parameter) or is_handle(value)]
+    return copy.deepcopy(state, {id(value): value for value in shared})
 
 
 def can_duplicate(state: object) -> bool:

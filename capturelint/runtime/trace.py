@@ -58,6 +58,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.project = project
         self.calls: list[Call] = []
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Spare the worker the import of the compiler (2.6 s), which never sees this mode."""
+        return False
+
     def __torch_dispatch__(
         self,
         func: Callable[..., object],
