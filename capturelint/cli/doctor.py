@@ -9,7 +9,7 @@ import json
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
@@ -69,11 +69,15 @@ def doctor(
     if form is DoctorFormat.JSON:
         typer.echo(json.dumps({"schema": 1, "answers": [asdict(answer) for answer in answers]}, indent=2))
         return
+    typer.echo("\n".join(lines(answers)))
+
+
+def lines(answers: list[Answer]) -> Iterator[str]:
+    """One line an answer, then a count."""
     column = max(len(answer.name) for answer in answers)
-    for answer in answers:
-        typer.echo(f"{answer.name:<{column}}  {visible(str(answer))}")
+    yield from (f"{answer.name:<{column}}  {visible(str(answer))}" for answer in answers)
     absent = sum(answer.found is None for answer in answers)
-    typer.echo(f"{absent} missing" if absent else "nothing missing")
+    yield f"{absent} missing" if absent else "nothing missing"
 
 
 def examine() -> list[Answer]:
@@ -130,8 +134,8 @@ def driver() -> str | None:
         asked = subprocess.run(ASK_DRIVER, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    lines = asked.stdout.strip().splitlines()
-    return lines[0] if asked.returncode == 0 and lines else None
+    said = asked.stdout.strip().splitlines()
+    return said[0] if asked.returncode == 0 and said else None
 
 
 def installed(name: str) -> str | None:
