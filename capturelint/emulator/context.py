@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from capturelint.emulator.api import CudaPatches
+from capturelint.emulator.kernels import Kernels
 from capturelint.emulator.machine import Machine
 from capturelint.emulator.memory import Storages
 from capturelint.emulator.mode import EmulatedDevice
@@ -23,10 +24,11 @@ def cuda() -> Iterator[Machine]:
     """
     if hasattr(torch.UntypedStorage, "_capturelint_memory"):
         raise RuntimeError("an emulated device is already open in this process")
-    machine, patches = Machine(), Patches()
+    machine, patches, kernels = Machine(), Patches(), Kernels()
     lifts = torch._C._only_lift_cpu_tensors()
     Storages.install()
     try:
+        kernels.install()
         torch._C._set_only_lift_cpu_tensors(True)
         TensorPatches(machine, patches).install()
         CudaPatches(machine, patches).install()
@@ -34,5 +36,6 @@ def cuda() -> Iterator[Machine]:
             yield machine
     finally:
         patches.undo()
+        kernels.remove()
         torch._C._set_only_lift_cpu_tensors(lifts)
         Storages.remove()

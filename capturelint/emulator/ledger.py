@@ -15,7 +15,6 @@ import torch
 
 from capturelint.emulator.memory import Memory, memory_of, place, poison, untyped_storage
 
-BLOCK = 512  # c10::cuda::CUDACachingAllocator kMinBlockSize: sizes are rounded up to it
 use_count = torch._C._storage_Use_Count
 
 
@@ -37,6 +36,7 @@ class Ledger:
         self.references: dict[int, weakref.ref[torch.Tensor]] = {}
         self.is_stale = False
         self.has_free = False
+        self.own = references_of_wrapper()
 
     def alias(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor of a recording's own over the same storage, counted as its reference."""
@@ -74,7 +74,7 @@ class Ledger:
         self.is_stale = False
         for entry in self.entries.values():
             held = untyped_storage(entry.alias)._capturelint_held  # type: ignore[attr-defined]
-            is_free = use_count(entry.address) <= held
+            is_free = use_count(entry.address) <= held + self.own
             if is_free and not entry.is_free:
                 poison(entry.alias)
                 self.has_free = True
@@ -83,11 +83,13 @@ class Ledger:
     def reuse(self, made: torch.Tensor, pool: object) -> bool:
         """Move a fresh tensor into freed memory that fits it, if there is any in ``pool``."""
         wanted = untyped_storage(made).nbytes()
+        # CUDA's allocator gives a freed block to any request that rounds to its size, first the lowest address. Which
+        # request that is depends on everything else; a request of the very same size is the one sure to be served.
         fitting = [
             entry
             for entry in self.entries.values()
             if entry.is_free and entry.pool == pool and memory_of(entry.alias) is Memory.DEVICE
-            if rounded(untyped_storage(entry.alias).nbytes()) == rounded(wanted) and capacity(entry) >= wanted > 0
+            if untyped_storage(entry.alias).nbytes() == wanted > 0
         ]
         self.has_free = any(entry.is_free for entry in self.entries.values())
         if not fitting:
@@ -102,11 +104,8 @@ class Ledger:
         return True
 
 
-def rounded(nbytes: int) -> int:
-    """Bytes as the caching allocator rounds them."""
-    return -(-nbytes // BLOCK) * BLOCK
-
-
-def capacity(entry: Entry) -> int:
-    """Bytes that the emulated block really has."""
-    return untyped_storage(entry.alias).nbytes()
+def references_of_wrapper() -> int:
+    """References that a storage's Python object holds on it while nobody holds that object: 0 or 1, by torch version."""
+    probe = torch.zeros(1)
+    address = untyped_storage(probe)._cdata
+    return int(use_count(address)) - 1

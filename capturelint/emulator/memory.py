@@ -52,6 +52,11 @@ class Storages:
             delattr(torch.UntypedStorage, name)
 
 
+def has_storage(tensor: torch.Tensor) -> bool:
+    """Whether the tensor has one storage: sparse ones have several tensors instead."""
+    return tensor.layout is torch.strided or tensor.layout is torch._mkldnn
+
+
 def memory_of(tensor: torch.Tensor) -> Memory:
     """The memory that ``tensor`` lives in. Sparse tensors have no storage and carry the mark themselves."""
     try:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from capturelint.emulator.kernels import EMULATED
 from capturelint.emulator.memory import Memory, memory_of, place, tensors_in, untyped_storage
 from capturelint.emulator.refusal import Call, EmulationError
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from capturelint.emulator.machine import Machine
     from capturelint.emulator.operations import Operation
 
+CAPTURED = (Memory.DEVICE, Memory.UNCLAIMED)
 HOST = torch.device("cpu")
 TWO_DEVICES = "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
 WRONG_GENERATOR = "Expected a 'cuda' device type for generator but found 'cpu'"
@@ -40,31 +42,39 @@ class EmulatedDevice(TorchDispatchMode):
         if not isinstance(function, torch._ops.OpOverload):
             return self.higher_order(function, args, kwargs)
         operation = self.machine.operations[function]
+        if operation.name in EMULATED:
+            with self:
+                return EMULATED[operation.name](*args, **kwargs)
         if operation.is_composite:
             with self:
                 divided = function.decompose(*args, **kwargs)
             if divided is not NotImplemented:
                 return divided
-        on_device = self.on_device(operation, args, kwargs)
-        memory = Memory.DEVICE if on_device else None
+        memory = self.side(operation, args, kwargs)
+        on_device = memory is Memory.DEVICE
         if "device" in kwargs or "pin_memory" in kwargs:
-            memory, kwargs, asked = self.destination(operation, on_device, kwargs)
+            memory, kwargs, asked = self.destination(operation, memory, kwargs)
         else:
             asked = kwargs
         machine = self.machine
         if operation.is_random and memory is Memory.DEVICE:
             self.check_generator(operation, kwargs)
-        if machine.recording is not None and (on_device or memory is Memory.DEVICE) and machine.is_capturing:
-            machine.recording.admit(Call(operation, args, asked))
-            result = machine.recording.run(Call(operation, args, kwargs), function)
+        recording = machine.recording
+        if recording is not None and (on_device or memory in CAPTURED) and machine.is_capturing:
+            if on_device or memory is Memory.DEVICE:
+                recording.admit(Call(operation, args, asked))
+            result = recording.run(Call(operation, args, kwargs), function, memory is not Memory.UNCLAIMED)
         else:
             result = self.execute(operation, function, args, kwargs, memory)
         if memory is not None and not operation.is_view:
             self.mark(operation, result, memory)
         return result
 
-    def on_device(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether any tensor is on the device; then all must be. Raises RuntimeError as torch does."""
+    def side(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Memory | None:
+        """Where a result belongs if nothing else is asked for: the device, nobody yet, or (None) the host.
+
+        Raises RuntimeError as torch does if the tensors are on two devices.
+        """
         found, stray, unclaimed = False, False, None
         for value in (*args, *kwargs.values()) if kwargs else args:
             if isinstance(value, torch.Tensor):
@@ -84,13 +94,14 @@ class EmulatedDevice(TorchDispatchMode):
                 elif tensor.dim() != 0:
                     stray = True
         if not found:
-            return False
-        if unclaimed is not None:
-            for tensor in unclaimed:
-                place(tensor, Memory.DEVICE)
+            return Memory.UNCLAIMED if unclaimed is not None and not stray else None
+        for tensor in unclaimed or ():
+            place(tensor, Memory.DEVICE)
+            if self.machine.recording is not None:
+                self.machine.recording.claim(tensor)
         if stray:
             self.check_strays(operation, args, kwargs)
-        return True
+        return Memory.DEVICE
 
     def check_strays(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Raise if a host tensor is where the operation needs a device one."""
@@ -102,33 +113,28 @@ class EmulatedDevice(TorchDispatchMode):
                     raise RuntimeError(f"{TWO_DEVICES} (when checking argument for {name} in {operation.name})")
 
     def destination(
-        self, operation: Operation, on_device: bool, kwargs: dict[str, Any]
+        self, operation: Operation, memory: Memory | None, kwargs: dict[str, Any]
     ) -> tuple[Memory | None, dict[str, Any], dict[str, Any]]:
         """The memory that a call asks for, its keywords for the CPU kernel, and the keywords that were meant.
 
-        Python's factories always pass ``pin_memory``; a factory inside a composite operation passes the device of
-        its arguments without it.
+        Python's factories always pass ``pin_memory``; a factory or a cast inside a composite operation passes the
+        device of its arguments without it.
         """
-        device, asked = kwargs.get("device"), kwargs
-        memory = Memory.DEVICE if on_device else None
-        kwargs = dict(kwargs)
-        if device is not None:
-            if device.type == "cuda":
-                if device.index not in (None, 0):
-                    raise RuntimeError("CUDA error: invalid device ordinal")
-                memory = Memory.DEVICE
-                kwargs["device"] = HOST
-            elif operation.is_transfer:
-                memory = self.download_target(kwargs) if self.machine.downloading else memory
-            elif "pin_memory" in kwargs:
-                memory = None
-            elif not on_device and device.type == "cpu":
-                memory = Memory.UNCLAIMED
-            elif device.type == "meta":
-                memory = None
+        device, asked, kwargs = kwargs.get("device"), kwargs, dict(kwargs)
+        if device is None:
+            pass
+        elif device.type == "cuda":
+            if device.index not in (None, 0):
+                raise RuntimeError("CUDA error: invalid device ordinal")
+            memory, kwargs["device"] = Memory.DEVICE, HOST
+        elif device.type != "cpu" or "pin_memory" in kwargs:
+            memory = None
+        elif operation.is_transfer and self.machine.downloading:
+            memory = self.download_target(kwargs)
+        elif memory is None:
+            memory = Memory.UNCLAIMED
         if kwargs.get("pin_memory"):
-            kwargs["pin_memory"] = False
-            memory = Memory.PINNED
+            memory, kwargs["pin_memory"] = Memory.PINNED, False
         return memory, kwargs, asked
 
     def download_target(self, kwargs: dict[str, Any]) -> Memory:
@@ -181,6 +187,9 @@ class EmulatedDevice(TorchDispatchMode):
             ledger.reuse(made, None)
 
     def higher_order(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Control flow and the like: emulate what it calls."""
-        with self:
-            return function(*args, **kwargs)
+        """Control flow: what eager torch does, with the body emulated."""
+        if function.name() == "cond":
+            with self:
+                predicate, on_true, on_false, operands = args
+                return (on_true if bool(predicate) else on_false)(*operands)
+        raise EmulationError(f"the emulated device cannot run the higher-order operator '{function.name()}'")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from capturelint.emulator.memory import Memory, memory_of, poison, tensors_in, untyped_storage
+from capturelint.emulator.memory import Memory, has_storage, memory_of, poison, tensors_in, untyped_storage
 from capturelint.emulator.refusal import (
     CAPTURING,
     KINDS,
@@ -65,6 +65,7 @@ class Recording:
         self.work_before = stream.work
         self.registered = registered
         self.calls: list[RecordedCall] = []
+        self.unclaimed: list[tuple[RecordedCall, frozenset[int]]] = []
         self.aliases: list[torch.Tensor] = []
         self.saved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.results: list[torch.Tensor] = []
@@ -119,10 +120,11 @@ class Recording:
             return tensors[0], Memory.PINNED if call.value("non_blocking") else Memory.HOST
         return tensors[0], Memory.DEVICE
 
-    def run(self, call: Call, function: Any) -> Any:
-        """Run ``call`` and write it down."""
+    def run(self, call: Call, function: Any, is_claimed: bool = True) -> Any:
+        """Run ``call`` and write it down; at once, or once somebody on the device uses what it made."""
         operation, args, kwargs = call.operation, call.args, call.kwargs
-        for tensor in tensors_in((args, kwargs)):
+        touched = [tensor for tensor in tensors_in((args, kwargs)) if has_storage(tensor)]
+        for tensor in touched:
             owner = untyped_storage(tensor)._capturelint_owner  # type: ignore[attr-defined]
             if owner is not self.owner and memory_of(tensor) is not Memory.HOST:
                 self.machine.ledger.watch(tensor, None if owner is None else owner.pool)
@@ -133,28 +135,49 @@ class Recording:
                 self.save(tensor)
         frozen_args, frozen_kwargs = self.freeze(args), self.freeze(kwargs)
         result = self.draw(call, function) if operation.is_random else function(*args, **kwargs)
-        self.machine.streams.current.work += 1
-        self.keep(RecordedCall(function, frozen_args, frozen_kwargs, (), operation.is_random), call, result)
+        addresses = frozenset(untyped_storage(tensor)._cdata for tensor in touched)
+        fresh = tuple(self.fresh(result, addresses))
+        if operation.allocates_undefined:
+            for _, tensor in fresh:
+                tensor.zero_()  # fresh device memory reads as zeros more often than not
+            return result
+        recorded = RecordedCall(function, frozen_args, frozen_kwargs, fresh, operation.is_random)
+        made = addresses | {untyped_storage(tensor)._cdata for _, tensor in fresh}
+        if is_claimed:
+            self.machine.streams.current.work += 1
+            self.keep(recorded)
+        else:
+            self.unclaimed.append((recorded, made))
         return result
 
-    def keep(self, recorded: RecordedCall, call: Call, result: Any) -> None:
-        """Write down where the fresh results are."""
-        known = {untyped_storage(tensor)._cdata for tensor in tensors_in((call.args, call.kwargs))}
-        results = []
+    def fresh(self, result: Any, known: frozenset[int]) -> Iterator[tuple[int, torch.Tensor]]:
+        """What a call allocated: position in the flattened result, and an alias."""
         for position, tensor in enumerate(tensors_in(result)):
-            storage = untyped_storage(tensor)
-            if storage._cdata in known:
+            if not has_storage(tensor):
                 continue
-            storage._capturelint_owner = self.owner  # type: ignore[attr-defined]
-            results.append((position, self.alias(tensor)))
-        if call.operation.allocates_undefined:
-            for _, tensor in results:
-                tensor.zero_()  # fresh device memory reads as zeros more often than not
-            return
-        self.results += [tensor for _, tensor in results]
-        self.calls.append(
-            RecordedCall(recorded.function, recorded.args, recorded.kwargs, tuple(results), recorded.is_random)
-        )
+            storage = untyped_storage(tensor)
+            if storage._cdata not in known:
+                storage._capturelint_owner = self.owner  # type: ignore[attr-defined]
+                yield position, self.alias(tensor)
+
+    def keep(self, recorded: RecordedCall) -> None:
+        """Make a call part of the graph."""
+        self.calls.append(recorded)
+        self.results += [tensor for _, tensor in recorded.results]
+
+    def claim(self, tensor: torch.Tensor) -> None:
+        """Scratch space turned out to be on the device: so are the calls that made it."""
+        needed = {untyped_storage(tensor)._cdata}
+        taken, left = [], []
+        for recorded, made in reversed(self.unclaimed):
+            if made & needed:
+                needed |= made
+                taken.append(recorded)
+            else:
+                left.append((recorded, made))
+        self.unclaimed = left[::-1]
+        for recorded in reversed(taken):
+            self.keep(recorded)
 
     def alias(self, tensor: torch.Tensor) -> torch.Tensor:
         """A counted reference of this recording's own."""
@@ -165,6 +188,8 @@ class Recording:
     def freeze(self, value: Any) -> Any:
         """``value`` with its tensors replaced by aliases: what the user does to the objects later does not matter."""
         if isinstance(value, torch.Tensor):
+            if not has_storage(value):
+                return value
             # A host scalar becomes a launch argument: its value is frozen, not its address.
             return value.detach().clone() if memory_of(value) is Memory.HOST else self.alias(value)
         if isinstance(value, (list, tuple)):

@@ -29,6 +29,7 @@ UNJOINED = "CUDA error: capturing stream has unjoined work"
 OFFSET_IN_CAPTURE = "Attempt to increase offset for a CUDA generator not in capture mode."
 OFFSET_OUTSIDE = "Offset increment outside graph capture encountered unexpectedly."
 
+MASKS = (torch.bool, torch.uint8)
 KINDS: Mapping[Effect, tuple[ObservationKind, str]] = {
     Effect.READ: (ObservationKind.HOST_READ, CAPTURING),
     Effect.DYNAMIC_SHAPE: (ObservationKind.DYNAMIC_OUTPUT, CAPTURING),
@@ -99,9 +100,9 @@ def absent(call: Call, argument: str | None) -> bool:
     return call.value(argument) is None
 
 
-def not_given(call: Call, argument: str | None) -> bool:
-    """The flag ``argument`` is not set."""
-    return not call.value(argument)
+def checked_lengths(call: Call, argument: str | None) -> bool:
+    """``segment_reduce`` with lengths, and without ``unsafe=True``."""
+    return call.value("lengths") is not None and not call.value("unsafe")
 
 
 def nonempty(call: Call, argument: str | None) -> bool:
@@ -155,9 +156,14 @@ def host_tensor(call: Call, argument: str | None) -> bool:
     return any(on_host(t) for t in tensors_in(call.value(argument)))
 
 
+def host_positions(call: Call, argument: str | None) -> bool:
+    """A host tensor among ``argument`` that is no mask."""
+    return any(on_host(t) and t.dtype not in MASKS for t in tensors_in(call.value(argument)))
+
+
 def mask_index(call: Call, argument: str | None) -> bool:
     """A mask on the device among the indices."""
-    return any(t.dtype in (torch.bool, torch.uint8) for t in tensors_in(call.value(argument)))
+    return any(t.dtype in MASKS and not on_host(t) for t in tensors_in(call.value(argument)))
 
 
 def mask_index_of_values(call: Call, argument: str | None) -> bool:
@@ -177,7 +183,7 @@ def is_masked_fill(call: Call) -> bool:
     if value is None or value.numel() != 1 or not on_host(value) or call.value("accumulate"):
         return False
     masks = list(tensors_in(call.value("indices")))
-    return len(masks) == 1 and masks[0].dtype in (torch.bool, torch.uint8)
+    return len(masks) == 1 and masks[0].dtype in MASKS
 
 
 def sorted_isin(call: Call, argument: str | None) -> bool:
@@ -202,7 +208,7 @@ def on_host(tensor: torch.Tensor) -> bool:
 CONDITIONS: Mapping[str, Condition] = {
     "always": always,
     "absent": absent,
-    "not-given": not_given,
+    "checked-lengths": checked_lengths,
     "nonempty": nonempty,
     "larger-than-one": larger_than_one,
     "batched": batched,
@@ -212,6 +218,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "device-value": device_value,
     "host-scalar": host_scalar,
     "host-tensor": host_tensor,
+    "host-positions": host_positions,
     "mask-index": mask_index,
     "mask-index-of-values": mask_index_of_values,
     "host-value-not-filled": host_value_not_filled,

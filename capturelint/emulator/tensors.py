@@ -13,7 +13,7 @@ import torch
 from torch.utils import _device
 
 from capturelint.emulator.memory import MARK, Memory, memory_of, place, untyped_storage
-from capturelint.emulator.refusal import PAGEABLE
+from capturelint.emulator.refusal import CAPTURING, PAGEABLE
 from capturelint.vocabulary import Effect, ObservationKind
 
 if TYPE_CHECKING:
@@ -54,7 +54,8 @@ class TensorPatches:
             self.patches.set(Tensor, name, self.property(name))
         for name in (
             "to", "cuda", "cpu", "type", "type_as", "numpy", "tolist", "pin_memory", "is_pinned", "get_device",
-            "record_stream", "new_tensor", "__deepcopy__", "__reduce_ex__", "__array__", "new",
+            "record_stream", "new_tensor", "__deepcopy__", "__reduce_ex__", "__array__", "__repr__",
+            "new",
         ):  # fmt: skip
             original = getattr(Tensor, name)
             self.patches.set(Tensor, name, named(getattr(self, name.strip("_")), original))
@@ -109,8 +110,9 @@ class TensorPatches:
         layout = {} if memory_format is None else {"memory_format": memory_format}
         source = memory_of(tensor) is Memory.DEVICE
         if device is None or device.type == "meta" or is_device(device) is source:
-            target = device if device is not None and device.type == "meta" else plain.device.__get__(tensor)
-            return plain.to(tensor, device=target, dtype=dtype, non_blocking=non_blocking, copy=copies, **layout)
+            if device is not None and device.type == "meta":
+                return plain.to(tensor, device=device, dtype=dtype)
+            return plain.to(tensor, dtype=dtype, non_blocking=non_blocking, copy=copies, **layout)
         if not source:
             return torch.ops.aten._to_copy(
                 tensor, dtype=dtype, device=indexed(device), non_blocking=non_blocking, **layout
@@ -244,6 +246,13 @@ class TensorPatches:
             )
         return original_reduce_ex(tensor, protocol)
 
+    def repr(self, tensor: Tensor, *, tensor_contents: Any = None) -> str:
+        """``Tensor.__repr__``: torch formats below the modes, so the read is refused here."""
+        recording = self.machine.recording
+        if memory_of(tensor) is Memory.DEVICE and recording is not None and self.machine.is_capturing:
+            raise recording.refuse(CAPTURING, ObservationKind.HOST_READ, "Tensor.__repr__", "the values are printed")
+        return original_repr(tensor, tensor_contents=tensor_contents)
+
     def factory(self, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """``torch.tensor`` and its like, with the device's index filled in."""
 
@@ -305,6 +314,7 @@ def named(replacement: Any, original: Any) -> Any:
 
 unpatched = {name: getattr(torch, name) for name in FACTORIES}
 original_deepcopy = Tensor.__deepcopy__
+original_repr = Tensor.__repr__
 original_reduce_ex = Tensor.__reduce_ex__
 original_storage_to = torch.UntypedStorage.to
 UNUSED = (Effect,)
