@@ -65,6 +65,8 @@ MESSAGES: Mapping[ObservationKind, str] = {
     ObservationKind.VALUES_DIFFER: "replay differs from eager",
 }
 
+MOVED = "`{code}` moves a number that the graph froze"
+
 SILENT = {
     ObservationKind.SCALAR_CHANGED,
     ObservationKind.SHAPE_CHANGED,
@@ -144,7 +146,10 @@ def written(observation: Observation, name: str, rule: Rule | None, spot: Spot |
     """A finding in our own words; the cure is the rule's."""
     silent = observation.kind in SILENT
     code = code_at(spot) if spot else ""
-    message = MESSAGES[observation.kind].format_map(Blanks(code=code, before=observation.before or "its first value"))
+    template = MOVED if is_moved_number(observation) else MESSAGES[observation.kind]
+    message = template.format_map(
+        Blanks(code=code, before=observation.before or "its first value", home=observation.home)
+    )
     if not code:
         message = "no line is known: " + observation.text
     trail = tuple(Frame(Path(each.path), each.line, each.name) for each in observation.spots[:-1])
@@ -158,6 +163,11 @@ def written(observation: Observation, name: str, rule: Rule | None, spot: Spot |
         trail,
         evidence=evidence,
     )
+
+
+def is_moved_number(observation: Observation) -> bool:
+    """Whether the observation names the store that a frozen number comes from, and not its use."""
+    return observation.kind is ObservationKind.SCALAR_CHANGED and bool(observation.home)
 
 
 def filled(texts: Sequence[str], code: str) -> tuple[str, ...]:

@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from capturelint.errors import TargetError
 from capturelint.runtime.capture import Captured, Pool, capture
 from capturelint.runtime.channel import Channel
-from capturelint.runtime.compare import argmax_flips, compare, has_nan, tolerance
+from capturelint.runtime.compare import argmax_flips, compare, has_nan, step_error, tolerance
 from capturelint.runtime.eager import Run, run_eager
 from capturelint.runtime.explain import Bench, explain
 from capturelint.runtime.forks import Forks
 from capturelint.runtime.observations import BucketResult, Observation
+from capturelint.runtime.outputs import Leaf
 from capturelint.runtime.project import Project
 from capturelint.runtime.protocol import Plan, Stage
 from capturelint.runtime.replay import run_replay
@@ -79,7 +80,27 @@ def verify_bucket(session: Session, bucket: int, pool: Pool = None) -> Judged:
         if session.channel.now.stage is not Stage.CAPTURE:
             raise
         return refused(session, bucket, reference, error, forks, recorder)
-    run = run_replay(session.target, captured, bucket, replayed(session.plan), session.channel)
+    return replay_and_judge(session, bucket, reference, captured)
+
+
+def replay_and_judge(session: Session, bucket: int, reference: Reference, captured: Captured) -> Judged:
+    """Replay against the reference. A replay that raises is wrong whatever it computed before."""
+    expected = reference.run.outputs
+
+    def is_wrong(step: int, outputs: Sequence[Leaf]) -> bool:
+        return not step_error(expected[step], outputs) <= reference.tolerance
+
+    try:
+        run = run_replay(session.target, captured, bucket, replayed(session.plan), session.channel, is_wrong)
+    except (RuntimeError, IndexError) as error:
+        if session.channel.now.stage is not Stage.REPLAY:
+            raise
+        text = " ".join(str(error).split("\n")[0].split())
+        message = f"replay fails in step {session.channel.now.step}, where eager does not: {text}"
+        found = explanation(session, bucket)
+        seen = tuple(found) or (Observation(ObservationKind.VALUES_DIFFER, message, step=session.channel.now.step),)
+        result = BucketResult(bucket, Verdict.REPLAY_DIFFERS, message=message, observations=seen)
+        return Judged(result, unfit=True)
     return judge(session, bucket, reference, captured, run)
 
 

@@ -20,7 +20,6 @@ from capturelint.runtime.eager import make_inputs
 from capturelint.runtime.protocol import Stage
 from capturelint.runtime.target import Inputs, Target
 
-
 Pool: TypeAlias = Any
 """The handle that ``CUDAGraph.pool`` returns; torch gives its type no public name."""
 

@@ -148,16 +148,30 @@ def moved_homes(before: StepTrace, after: StepTrace) -> Iterator[Observation]:
     """Homes that were given another tensor in ``before`` which ``after`` reads: replay keeps reading the old one."""
     read = {tensor.address for call in after.calls for tensor in call.tensors}
     for store in before.stores:
-        current = store.home.current()
-        address = next((address for address, name in after.homes.items() if name == store.home.name), None)
-        if current is None or address not in read:
+        address = next((address for address, name in after.homes.items() if name == store.slot.name), None)
+        if address not in read:
             continue
         yield Observation(
             ObservationKind.ADDRESS_CHANGED,
-            f"`{store.home.name}` was another tensor after step {before.step} than before it",
+            f"`{store.slot.name}` was another tensor after step {before.step} than before it",
             store.spots,
             step=after.step,
-            home=store.home.name,
+            home=store.slot.name,
+        )
+
+
+def moved_numbers(before: StepTrace) -> Iterator[Observation]:
+    """Host numbers that a step changed: what a frozen scalar or branch was computed from."""
+    for store in before.stores:
+        old, new = store.slot.value, store.after
+        yield Observation(
+            ObservationKind.SCALAR_CHANGED,
+            f"`{store.slot.name}` went from {old} to {new} in eager step {before.step}; no replay changes it",
+            store.spots,
+            step=before.step,
+            before=repr(old),
+            after=repr(new),
+            home=store.slot.name,
         )
 
 

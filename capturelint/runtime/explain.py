@@ -14,15 +14,28 @@ import torch
 
 from capturelint.runtime.capture import capture
 from capturelint.runtime.channel import Channel
-from capturelint.runtime.differences import StepTrace, captured_otherwise, frozen, moved_homes, trace_of
+from capturelint.runtime.differences import (
+    StepTrace,
+    captured_otherwise,
+    frozen,
+    moved_homes,
+    moved_numbers,
+    trace_of,
+    unique,
+)
 from capturelint.runtime.eager import make_inputs
-from capturelint.runtime.homes import Home, homes
+from capturelint.runtime.homes import Slot, homes, numbers
 from capturelint.runtime.lines import LineLog
 from capturelint.runtime.observations import Observation
 from capturelint.runtime.project import Project
 from capturelint.runtime.protocol import Stage
 from capturelint.runtime.target import Target
 from capturelint.runtime.trace import Recorder
+
+MAX_WATCHED = 64
+"""Slots looked at after every line: layers hold the same ones, and the first few name the line."""
+
+MAX_NUMBERS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +54,23 @@ class Bench:
 def explain(bench: Bench) -> list[Observation]:
     """The causes found, the likeliest kind only; empty if the recorders saw none."""
     eager = traced_steps(bench)
-    first = eager[0]
+    first = next(eager)
     captured = captured_trace(bench)
     otherwise = captured_otherwise(captured, first)
     if otherwise is not None:
         return [otherwise]
-    for later in eager[1:]:
+    for later in eager:
         if found := frozen(first, later):
-            return found
+            return [*found, *explain_numbers(bench)]
     return explain_moves(bench)
 
 
-def traced_steps(bench: Bench) -> list[StepTrace]:
-    """The step that gets captured and those after it, run eagerly."""
+def traced_steps(bench: Bench) -> Iterator[StepTrace]:
+    """The step that gets captured and those after it, run eagerly as they are asked for."""
     state = bench.fresh()
     run_quietly(bench, state, range(bench.warm_up))
-    return [trace_step(bench, state, step) for step in range(bench.warm_up, bench.steps)]
+    for step in range(bench.warm_up, bench.steps):
+        yield trace_step(bench, state, step)
 
 
 def captured_trace(bench: Bench) -> StepTrace:
@@ -74,25 +88,30 @@ def captured_trace(bench: Bench) -> StepTrace:
 
 def explain_moves(bench: Bench) -> list[Observation]:
     """Homes that a step gave another tensor which the next step read."""
+    before, after = watched_step(bench, lambda state: [home.slot for home in homes(state)])
+    return list(unique(moved_homes(before, after)))
+
+
+def explain_numbers(bench: Bench) -> list[Observation]:
+    """Host numbers that the captured step moves: what the frozen ones come from."""
+    before, _ = watched_step(bench, numbers)
+    return list(unique(moved_numbers(before)))[:MAX_NUMBERS]
+
+
+def watched_step(bench: Bench, slots: Callable[[object], list[Slot]]) -> tuple[StepTrace, StepTrace]:
+    """The captured step and the one after it, eagerly; the first one with the lines that changed a slot.
+
+    The changed slots are found by a run without line tracing, so that few are watched in the one with it.
+    """
     state = bench.fresh()
     run_quietly(bench, state, range(bench.warm_up))
-    watched = homes(state)
+    watched = slots(state)
     run_quietly(bench, state, range(bench.warm_up, bench.warm_up + 1))
-    moved = {home.name for home in watched if home.current() is not home.tensor}
-    if not moved:
-        return []
+    changed = [slot.name for slot in watched if slot.has_changed()][:MAX_WATCHED]
     state = bench.fresh()
     run_quietly(bench, state, range(bench.warm_up))
-    before = trace_step(bench, state, bench.warm_up, [home for home in homes(state) if home.name in moved])
-    after = trace_step(bench, state, bench.warm_up + 1)
-    seen: set[tuple[str, int]] = set()
-    found = []
-    for move in moved_homes(before, after):
-        where = (move.spots[-1].path, move.spots[-1].line) if move.spots else ("", 0)
-        if where not in seen:
-            seen.add(where)
-            found.append(move)
-    return found
+    before = trace_step(bench, state, bench.warm_up, [slot for slot in slots(state) if slot.name in changed])
+    return before, trace_step(bench, state, bench.warm_up + 1)
 
 
 def run_quietly(bench: Bench, state: object, steps: range) -> None:
@@ -104,7 +123,7 @@ def run_quietly(bench: Bench, state: object, steps: range) -> None:
             bench.target.step(state, **given)
 
 
-def trace_step(bench: Bench, state: object, step: int, watched: list[Home] | None = None) -> StepTrace:
+def trace_step(bench: Bench, state: object, step: int, watched: list[Slot] | None = None) -> StepTrace:
     """One eager step under the recorders."""
     bench.channel.enter(Stage.BLAME, bench.bucket, step)
     addresses = {home.tensor.data_ptr(): home.name for home in homes(state)}

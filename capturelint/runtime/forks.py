@@ -34,7 +34,7 @@ class Forks:
         def noted_enter(self_: Any) -> Any:  # noqa: ANN401 - torch's own signature
             if self_.stream is not None:
                 self.entered[handle(self_.stream)] = self.project.spots(sys._getframe(1))
-            return enter(self_)
+            return enter(self_)  # type: ignore[no-untyped-call]
 
         def noted_wait(self_: Any, other: Any) -> Any:  # noqa: ANN401 - torch's own signature
             self.entered.pop(handle(other), None)

@@ -22,13 +22,13 @@ ATOMS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
-    """A slot that held a tensor. ``keys`` leads to it from ``root``, whatever stands on the way by then."""
+class Slot:
+    """A place in a state and what it held. ``keys`` leads to it from ``root``, whatever stands on the way by then."""
 
     name: str
     root: object
     keys: tuple[object, ...]
-    tensor: torch.Tensor
+    value: object
 
     def current(self) -> object:
         """What the slot holds now; ``None`` where it is gone."""
@@ -36,6 +36,24 @@ class Home:
         for key in self.keys:
             value = read(value, key)
         return value
+
+    def has_changed(self) -> bool:
+        """Whether the slot holds another tensor, or a number that is not equal."""
+        now = self.current()
+        return now is not self.value and (isinstance(self.value, torch.Tensor) or now != self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """A slot that held a tensor."""
+
+    slot: Slot
+    tensor: torch.Tensor
+
+    @property
+    def name(self) -> str:
+        """``state.cache.keys[0]``."""
+        return self.slot.name
 
 
 def read(owner: object, key: object) -> object:
@@ -54,7 +72,18 @@ def read(owner: object, key: object) -> object:
 def homes(state: object, name: str = "state") -> list[Home]:
     """Every slot under ``state`` that holds a tensor, in the order of the walk."""
     return [
-        Home(label, state, keys, value) for label, keys, value in walk(state, name) if isinstance(value, torch.Tensor)
+        Home(Slot(label, state, keys, value), value)
+        for label, keys, value in walk(state, name)
+        if isinstance(value, torch.Tensor)
+    ]
+
+
+def numbers(state: object, name: str = "state") -> list[Slot]:
+    """Every slot under ``state`` that holds a host number or a flag."""
+    return [
+        Slot(label, state, keys, value)
+        for label, keys, value in walk(state, name)
+        if isinstance(value, (bool, int, float))
     ]
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import TypeAlias
 
-from capturelint.runtime.homes import Home
+from capturelint.runtime.homes import Slot
 from capturelint.runtime.observations import Spot
 from capturelint.runtime.project import Project
 
@@ -33,18 +33,19 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A home that was given another tensor, and the line that did it."""
+    """A slot that was given another tensor or number, and the line that did it."""
 
-    home: Home
+    slot: Slot
+    after: object
     spots: tuple[Spot, ...]
 
 
 @dataclass(slots=True)
 class LineLog:
-    """Lines, stores to the watched homes, and draws of Python's random generators."""
+    """Lines, stores to the watched slots, and draws of Python's random generators."""
 
     project: Project
-    watched: list[Home] = field(default_factory=list)
+    watched: list[Slot] = field(default_factory=list)
     lines: list[Line] = field(default_factory=list)
     stores: list[Store] = field(default_factory=list)
     draws: list[tuple[Spot, ...]] = field(default_factory=list)
@@ -60,7 +61,7 @@ class LineLog:
             yield self
         finally:
             sys.settrace(previous)
-            self.look_at_homes()
+            self.look_at_slots()
 
     def on_call(self, frame: FrameType, event: str, argument: object) -> Tracer | None:
         """A function starts: follow its lines only if it is the target's."""
@@ -79,23 +80,23 @@ class LineLog:
     def on_line(self, frame: FrameType, event: str, argument: object) -> Tracer | None:
         """A line starts, or its function returns."""
         if event == "return":
-            self.look_at_homes()
+            self.look_at_slots()
             self.depth -= 1
             # A store on the caller's line happens after this return.
             self.last = self.project.spots(frame.f_back) if self.watched else ()
         elif event == "line" and len(self.lines) < MAX_LINES:
-            self.look_at_homes()
+            self.look_at_slots()
             self.lines.append(Line(frame.f_code.co_filename, frame.f_lineno, self.depth))
             if self.watched:
                 self.last = self.project.spots(frame)
         return self.on_line
 
-    def look_at_homes(self) -> None:
-        """Note the homes that the line before has rebound; its spots are in ``last``."""
-        for home in list(self.watched):
-            if home.current() is not home.tensor:
-                self.watched.remove(home)
-                self.stores.append(Store(home, self.last))
+    def look_at_slots(self) -> None:
+        """Note the slots that the line before has rebound; its spots are in ``last``."""
+        for slot in list(self.watched):
+            if slot.has_changed():
+                self.watched.remove(slot)
+                self.stores.append(Store(slot, slot.current(), self.last))
 
 
 def parting(first: list[Line], second: list[Line]) -> Line | None:

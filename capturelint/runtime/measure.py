@@ -10,6 +10,7 @@ import ctypes
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -71,7 +72,7 @@ def time_eager(session: Session, bucket: int) -> list[float]:
             inputs = make_inputs(session.target, bucket, step)
             torch.cuda.synchronize()
             with torch.no_grad():
-                took = timed(lambda state=state, inputs=inputs: session.target.step(state, **inputs), [], 0.0)
+                took = timed(partial(session.target.step, state, **inputs), [], 0.0)
             if step >= session.plan.warm_up:
                 device.append(took)
     return device
@@ -79,13 +80,18 @@ def time_eager(session: Session, bucket: int) -> list[float]:
 
 def timed(run: Callable[[], object], host: list[float], before: float) -> float:
     """Milliseconds between two events around ``run``; adds the host's milliseconds since ``before``."""
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start, end = new_event(), new_event()
     start.record()
     run()
     end.record()
     host.append((time.perf_counter() - before) * 1000)
     end.synchronize()
     return float(start.elapsed_time(end))
+
+
+def new_event() -> torch.cuda.Event:
+    """An event that keeps the time."""
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 def quantiles(samples: Sequence[float]) -> Times | None:
@@ -110,7 +116,7 @@ def num_nodes(graph: torch.cuda.CUDAGraph) -> int | None:
 def pool_nbytes(graph: torch.cuda.CUDAGraph) -> int:
     """Device memory of the pool that the graph belongs to."""
     pool = tuple(graph.pool())
-    segments = torch.cuda.memory_snapshot()
+    segments = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
     return sum(int(segment["total_size"]) for segment in segments if tuple(segment.get("segment_pool_id", ())) == pool)
 
 

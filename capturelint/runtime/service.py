@@ -40,6 +40,10 @@ def run_plan(plan: Plan, machine: Machine, channel: Channel) -> None:
 
 def load_target(plan: Plan) -> Target:
     """Whatever form the target has."""
+    if plan.target.startswith("hf:"):
+        from capturelint.runtime.hf import hf_target
+
+        return hf_target(plan.target.removeprefix("hf:"), plan.tiny, plan.max_length)
     path = Path(plan.target)
     return plain_target(load_module(path), path)
 
@@ -105,6 +109,8 @@ def what_ran(stage: Stage, step: int | None, entry: str) -> str:
             return "`build`"
         case Stage.DRIVER:
             return f"`{entry}`" if entry else "the driver"
+        case Stage.REPLAY | Stage.PROBE | Stage.MEASURE | Stage.BLAME:
+            return f"`{entry or 'step'}`, during {stage.value} of step {step},"
         case _:
             name = f"`{entry}`" if entry in ("inputs", "step") else "`step`"
             return f"{name}, without any capture, in step {step}" if step is not None else name

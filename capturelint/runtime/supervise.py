@@ -119,7 +119,9 @@ def listen(worker: Worker, timeout_s: float, memory_limit_gib: float | None) -> 
                     return
                 heard = time.monotonic()
                 *lines, buffer = (buffer + received).split(b"\n")
-                for message in filter(None, map(decode, lines)):
+                for message in map(decode, lines):
+                    if message is None:
+                        continue
                     last = message if isinstance(message, Progress) else last
                     yield message
             elif time.monotonic() - heard > timeout_s:
