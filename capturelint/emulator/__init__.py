@@ -10,13 +10,14 @@ numbers, so it sees what was written into the memory since, and nothing that hap
    What it refuses raises at that line, and everything after it fails as on CUDA.
 3. Capturing runs the calls, because shapes depend on them, and then undoes them (``recording``): memory from before
    the capture is restored, memory made by it is poisoned. Nothing is right until the first replay.
-4. A graph holds addresses. Memory that is freed after the capture is poisoned at the next replay, and the next
-   allocation of its size is given that very block (``ledger``).
+4. A graph holds addresses. The next allocation of the size of a block that was freed after the capture is given that
+   very block, and the graph still reads and writes it (``ledger``).
 
 Not emulated: time, memory sizes, Triton kernels, several devices, ``torch.compile`` (it runs eagerly).
 """
 
 from capturelint.emulator.context import cuda
-from capturelint.emulator.refusal import CaptureRefused, EmulationError
+from capturelint.emulator.kernels import EmulationError
+from capturelint.emulator.refusal import CaptureRefused
 
 __all__ = ["cuda", "CaptureRefused", "EmulationError"]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from capturelint.emulator.api import CudaPatches
-from capturelint.emulator.kernels import Kernels
+from capturelint.emulator.kernels import Registrations
 from capturelint.emulator.machine import Machine
 from capturelint.emulator.memory import Storages
 from capturelint.emulator.mode import EmulatedDevice
@@ -17,18 +17,19 @@ from capturelint.emulator.tensors import TensorPatches
 
 
 @contextmanager
-def cuda() -> Iterator[Machine]:
+def cuda(*, poison_freed: bool = False) -> Iterator[Machine]:
     """Run the body with an emulated CUDA device.
 
-    Inside, ``"cuda"`` is a device, and ``torch.cuda`` answers for it. Raises RuntimeError if one is open already.
+    Inside, ``"cuda"`` is a device, and ``torch.cuda`` answers for it. ``poison_freed`` fills memory that a graph points
+    at and the program has freed with NaN at the next replay. Raises RuntimeError if a device is open already.
     """
     if hasattr(torch.UntypedStorage, "_capturelint_memory"):
         raise RuntimeError("an emulated device is already open in this process")
-    machine, patches, kernels = Machine(), Patches(), Kernels()
+    machine, patches, registrations = Machine(poison_freed), Patches(), Registrations()
     lifts = torch._C._only_lift_cpu_tensors()
     Storages.install()
     try:
-        kernels.install()
+        registrations.install()
         torch._C._set_only_lift_cpu_tensors(True)
         TensorPatches(machine, patches).install()
         CudaPatches(machine, patches).install()
@@ -36,6 +37,6 @@ def cuda() -> Iterator[Machine]:
             yield machine
     finally:
         patches.undo()
-        kernels.remove()
+        registrations.remove()
         torch._C._set_only_lift_cpu_tensors(lifts)
         Storages.remove()

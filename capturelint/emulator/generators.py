@@ -8,7 +8,7 @@ a generator: what it draws comes from a copy, and each replay draws anew.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 HostGenerator = torch._C.Generator
 DEVICE = torch.device("cuda", 0)
 DEFAULT_SEED = 67280421310721  # c10::detail::getNonDeterministicRandom is not asked: runs repeat
+
+
+def address_of(generator: torch.Generator) -> int:
+    """Of torch's own object, which all Python objects for one generator share."""
+    return int(vars(HostGenerator)["_cdata"].__get__(generator))
 
 
 class DeviceGenerator(HostGenerator):
@@ -63,14 +68,13 @@ class Generators:
         """A new device generator."""
         made = DeviceGenerator(device="cpu")
         made.machine = self.machine
-        address = made._cdata
-        self.known[address] = weakref.ref(made)
-        weakref.finalize(made, self.known.pop, address, None)
+        self.known[address_of(made)] = weakref.ref(made)
+        weakref.finalize(made, self.known.pop, address_of(made), None)
         return made
 
     def find(self, passed: torch.Generator) -> DeviceGenerator | None:
         """The device generator behind what an operation was passed; torch hands operations a fresh wrapper."""
-        found = self.known.get(passed._cdata)
+        found = self.known.get(address_of(passed))
         return found() if found is not None else None
 
     @contextmanager
@@ -98,6 +102,3 @@ def generator_type(generators: Generators) -> type:
             return generators.make() if kind == "cuda" else HostGenerator(device)
 
     return Kind("Generator", (HostGenerator,), {"__doc__": HostGenerator.__doc__})
-
-
-Seeding = Callable[[int], DeviceGenerator]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from capturelint.emulator.generators import address_of
 from capturelint.emulator.recording import Recording
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class EmulatedGraph:
 
     def register_generator_state(self, generator: DeviceGenerator) -> None:
         """Let the capture draw from ``generator``."""
-        self.registered.add(generator._cdata)
+        self.registered.add(address_of(generator))
 
     def enable_debug_mode(self) -> None:
         """Debugging dumps: there are none."""

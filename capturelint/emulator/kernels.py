@@ -1,15 +1,74 @@
-"""Composite operations that do something else on CUDA than on a CPU, written again as CUDA does them.
+"""Where CUDA's kernels and a CPU's differ: types that a CPU lacks, and composites that ask which device they are on.
 
-torch takes such an operation apart in C++ by the real device, before a mode can see it. A CPU kernel registered for
-the time of the context keeps it whole until the mode, which then runs the version below.
+torch takes a composite operation apart in C++ by the real device, before a mode can see it. A CPU kernel registered
+for the time of the context keeps it whole until the mode, which then runs the version below.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
+
+NOT_FOR_TYPE = re.compile(r"not implemented for '(\w+)'")
+WIDER: Mapping[str, tuple[torch.dtype, torch.dtype]] = {
+    "Half": (torch.float16, torch.float32),
+    "BFloat16": (torch.bfloat16, torch.float32),
+    "Bool": (torch.bool, torch.float32),
+    "Byte": (torch.uint8, torch.float64),
+    "Char": (torch.int8, torch.float64),
+    "Short": (torch.int16, torch.float64),
+    "Int": (torch.int32, torch.float64),
+    "Long": (torch.int64, torch.float64),
+    "ComplexHalf": (torch.complex32, torch.complex64),
+}
+
+
+class EmulationError(RuntimeError):
+    """Something that cannot be emulated on a CPU: a kernel without a CPU or Python implementation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """An overload's CPU kernel; a type that it lacks is computed in a wider one and rounded back."""
+
+    function: Any
+    name: str
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run it. Raises ``EmulationError`` if a CPU cannot."""
+        try:
+            return self.function(*args, **kwargs)
+        except NotImplementedError as error:
+            missing = NOT_FOR_TYPE.search(str(error))
+            if missing is None or missing[1] not in WIDER:
+                raise EmulationError(
+                    f"{self.name} has no CPU implementation, so the emulated device cannot run it"
+                ) from error
+            return self.widened(*WIDER[missing[1]], args, kwargs)
+
+    def widened(self, narrow: torch.dtype, wide: torch.dtype, args: Any, kwargs: Any) -> Any:
+        """Compute in ``wide`` and write and return in ``narrow``."""
+        written: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+        def widen(tensor: torch.Tensor) -> torch.Tensor:
+            if tensor.dtype is not narrow:
+                return tensor
+            wider = tensor.to(wide)
+            written[id(wider)] = (wider, tensor)
+            return wider
+
+        def restore(tensor: torch.Tensor) -> torch.Tensor:
+            if id(tensor) in written:
+                return written[id(tensor)][1].copy_(tensor)
+            return tensor.to(narrow) if tensor.dtype is wide else tensor
+
+        result = self.function(*tree_map_only(torch.Tensor, widen, args), **tree_map_only(torch.Tensor, widen, kwargs))
+        return tree_map_only(torch.Tensor, restore, result)
 
 
 def one_hot(indices: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
@@ -24,20 +83,20 @@ def one_hot(indices: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     return made.scatter_(-1, indices.unsqueeze(-1), 1)
 
 
-EMULATED: Mapping[str, Callable[..., Any]] = {"aten::one_hot.default": one_hot}
+COMPOSITES: Mapping[str, Callable[..., Any]] = {"aten::one_hot.default": one_hot}
 
 
-class Kernels:
-    """The registrations of one context."""
+class Registrations:
+    """CPU kernels registered for one context."""
 
     def __init__(self) -> None:
         self.library = torch.library.Library("aten", "IMPL")
 
     def install(self) -> None:
-        """Register every kernel."""
-        for name, kernel in EMULATED.items():
+        """Keep every composite whole."""
+        for name, kernel in COMPOSITES.items():
             self.library.impl(name.removeprefix("aten::").removesuffix(".default"), kernel, "CPU")
 
     def remove(self) -> None:
-        """Take them back."""
+        """Let torch take them apart again."""
         self.library._destroy()

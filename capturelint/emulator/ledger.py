@@ -1,8 +1,9 @@
 """Memory that recordings point at: which of it the user has freed, and who gets it next.
 
-A graph holds addresses, not references: memory that was freed after the capture reads as garbage at the next replay,
-and the next allocation that fits is given that very memory, as CUDA's caching allocator would. The recordings here
-do hold references, so a storage is free once nobody else does.
+A graph holds addresses, not references: memory that was freed after the capture is given to the next allocation of
+its size, as CUDA's caching allocator does, and the graph goes on reading and writing it. The recordings here do hold
+references, so a storage is free once nobody else does. Until it is reused, freed memory keeps what it held: an H200
+replays such a graph right, by luck; ``poison_freed`` takes the luck away.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class Entry:
 class Ledger:
     """Every storage that a recording points at and did not allocate itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, poison_freed: bool) -> None:
+        self.poison_freed = poison_freed
         self.entries: dict[int, Entry] = {}
         self.references: dict[int, weakref.ref[torch.Tensor]] = {}
         self.is_stale = False
@@ -70,14 +72,15 @@ class Ledger:
         return call
 
     def refresh(self) -> None:
-        """Poison what the user has freed since the last look."""
+        """Find out what the user has freed since the last look."""
         self.is_stale = False
         for entry in self.entries.values():
             held = untyped_storage(entry.alias)._capturelint_held  # type: ignore[attr-defined]
             is_free = use_count(entry.address) <= held + self.own
             if is_free and not entry.is_free:
-                poison(entry.alias)
                 self.has_free = True
+                if self.poison_freed:
+                    poison(entry.alias)
             entry.is_free = is_free
 
     def reuse(self, made: torch.Tensor, pool: object) -> bool:
@@ -105,7 +108,7 @@ class Ledger:
 
 
 def references_of_wrapper() -> int:
-    """References that a storage's Python object holds on it while nobody holds that object: 0 or 1, by torch version."""
+    """References that a storage's Python object holds on it while unused: 0 or 1, by torch version."""
     probe = torch.zeros(1)
     address = untyped_storage(probe)._cdata
     return int(use_count(address)) - 1

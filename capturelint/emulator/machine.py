@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 class Machine:
     """Everything that ``with cuda():`` creates and forgets again. ``unfit`` is the operation refused in a capture."""
 
-    def __init__(self) -> None:
+    def __init__(self, poison_freed: bool = False) -> None:
         self.recording: Recording | None = None
         self.unfit: str | None = None
         self.operations = Operations()
         self.streams = Streams(self)
         self.entered: list[EmulatedStream] = []
         self.generators = Generators(self)
-        self.ledger = Ledger()
+        self.ledger = Ledger(poison_freed)
         self.pools = itertools.count(1)
         self.downloading = False
 

@@ -54,13 +54,13 @@ class Storages:
 
 def has_storage(tensor: torch.Tensor) -> bool:
     """Whether the tensor has one storage: sparse ones have several tensors instead."""
-    return tensor.layout is torch.strided or tensor.layout is torch._mkldnn
+    return tensor.layout is torch.strided
 
 
 def memory_of(tensor: torch.Tensor) -> Memory:
     """The memory that ``tensor`` lives in. Sparse tensors have no storage and carry the mark themselves."""
     try:
-        return untyped_storage(tensor)._capturelint_memory  # type: ignore[no-any-return, attr-defined]
+        return untyped_storage(tensor)._capturelint_memory  # type: ignore[attr-defined]
     except NotImplementedError:
         return getattr(tensor, MARK, Memory.HOST)
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from capturelint.emulator.kernels import EMULATED
+from capturelint.emulator.kernels import COMPOSITES, EmulationError
 from capturelint.emulator.memory import Memory, memory_of, place, tensors_in, untyped_storage
-from capturelint.emulator.refusal import Call, EmulationError
+from capturelint.emulator.refusal import Call
 
 if TYPE_CHECKING:
     from capturelint.emulator.machine import Machine
@@ -42,9 +42,9 @@ class EmulatedDevice(TorchDispatchMode):
         if not isinstance(function, torch._ops.OpOverload):
             return self.higher_order(function, args, kwargs)
         operation = self.machine.operations[function]
-        if operation.name in EMULATED:
+        if operation.name in COMPOSITES:
             with self:
-                return EMULATED[operation.name](*args, **kwargs)
+                return COMPOSITES[operation.name](*args, **kwargs)
         if operation.is_composite:
             with self:
                 divided = function.decompose(*args, **kwargs)
@@ -63,9 +63,9 @@ class EmulatedDevice(TorchDispatchMode):
         if recording is not None and (on_device or memory in CAPTURED) and machine.is_capturing:
             if on_device or memory is Memory.DEVICE:
                 recording.admit(Call(operation, args, asked))
-            result = recording.run(Call(operation, args, kwargs), function, memory is not Memory.UNCLAIMED)
+            result = recording.run(Call(operation, args, kwargs), memory is not Memory.UNCLAIMED)
         else:
-            result = self.execute(operation, function, args, kwargs, memory)
+            result = self.execute(operation, args, kwargs, memory)
         if memory is not None and not operation.is_view:
             self.mark(operation, result, memory)
         return result
@@ -142,19 +142,14 @@ class EmulatedDevice(TorchDispatchMode):
         return Memory.PINNED if kwargs.get("non_blocking") else Memory.HOST
 
     def execute(
-        self, operation: Operation, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], memory: Memory | None
+        self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], memory: Memory | None
     ) -> Any:
         """Run a call that is not captured."""
         if operation.is_random and memory is Memory.DEVICE and kwargs.get("generator") is None:
             self.machine.must_draw(operation.name)
             with self.machine.generators.lent():
-                return function(*args, **kwargs)
-        try:
-            return function(*args, **kwargs)
-        except NotImplementedError as error:
-            raise EmulationError(
-                f"{operation.name} has no CPU implementation, so the emulated device cannot run it"
-            ) from error
+                return operation.kernel(*args, **kwargs)
+        return operation.kernel(*args, **kwargs)
 
     def check_generator(self, operation: Operation, kwargs: dict[str, Any]) -> None:
         """A generator of the host cannot draw for the device."""

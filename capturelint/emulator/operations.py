@@ -8,6 +8,7 @@ from functools import cached_property
 import torch
 
 from capturelint.catalog import AtenRow, load_aten
+from capturelint.emulator.kernels import Kernel
 
 OpOverload = torch._ops.OpOverload
 
@@ -25,6 +26,7 @@ class Operation:
     """One overload: its name, the arguments it writes, and what CUDA refuses about it."""
 
     name: str
+    kernel: Kernel
     is_view: bool
     is_composite: bool
     is_random: bool
@@ -72,6 +74,7 @@ class Operations:
         host = load_aten().host_arguments
         return Operation(
             name=full,
+            kernel=Kernel(overload, full),
             is_view=is_view(overload),
             is_composite=is_composite(overload),
             is_random=torch.Tag.nondeterministic_seeded in overload.tags,

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from capturelint.emulator.generators import address_of
+from capturelint.emulator.kernels import Kernel
 from capturelint.emulator.memory import Memory, has_storage, memory_of, poison, tensors_in, untyped_storage
 from capturelint.emulator.refusal import (
     CAPTURING,
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
 class RecordedCall:
     """One call to run again. ``results`` are (position in the flattened result, where it belongs)."""
 
-    function: Any
+    kernel: Kernel
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     results: tuple[tuple[int, torch.Tensor], ...]
@@ -120,7 +122,7 @@ class Recording:
             return tensors[0], Memory.PINNED if call.value("non_blocking") else Memory.HOST
         return tensors[0], Memory.DEVICE
 
-    def run(self, call: Call, function: Any, is_claimed: bool = True) -> Any:
+    def run(self, call: Call, is_claimed: bool) -> Any:
         """Run ``call`` and write it down; at once, or once somebody on the device uses what it made."""
         operation, args, kwargs = call.operation, call.args, call.kwargs
         touched = [tensor for tensor in tensors_in((args, kwargs)) if has_storage(tensor)]
@@ -129,19 +131,19 @@ class Recording:
             if owner is not self.owner and memory_of(tensor) is not Memory.HOST:
                 self.machine.ledger.watch(tensor, None if owner is None else owner.pool)
         if operation.is_view:
-            return function(*args, **kwargs)
+            return operation.kernel(*args, **kwargs)
         for name in operation.writes:
             for tensor in tensors_in(call.value(name)):
                 self.save(tensor)
         frozen_args, frozen_kwargs = self.freeze(args), self.freeze(kwargs)
-        result = self.draw(call, function) if operation.is_random else function(*args, **kwargs)
+        result = self.draw(call) if operation.is_random else operation.kernel(*args, **kwargs)
         addresses = frozenset(untyped_storage(tensor)._cdata for tensor in touched)
         fresh = tuple(self.fresh(result, addresses))
         if operation.allocates_undefined:
             for _, tensor in fresh:
                 tensor.zero_()  # fresh device memory reads as zeros more often than not
             return result
-        recorded = RecordedCall(function, frozen_args, frozen_kwargs, fresh, operation.is_random)
+        recorded = RecordedCall(operation.kernel, frozen_args, frozen_kwargs, fresh, operation.is_random)
         made = addresses | {untyped_storage(tensor)._cdata for _, tensor in fresh}
         if is_claimed:
             self.machine.streams.current.work += 1
@@ -206,30 +208,30 @@ class Recording:
         flat = torch.empty(0, dtype=torch.uint8).set_(storage, 0, (storage.nbytes(),), (1,))
         self.saved[storage._cdata] = (flat, flat.clone())
 
-    def draw(self, call: Call, function: Any) -> Any:
+    def draw(self, call: Call) -> Any:
         """Run a random call on copies of the generators' states."""
         passed = call.kwargs.get("generator")
         generators = self.machine.generators
         generator = generators.find(passed) if isinstance(passed, torch._C.Generator) else generators.default
         if generator is None:
-            return function(*call.args, **call.kwargs)
-        if generator is not generators.default and generator._cdata not in self.registered:
+            return call.operation.kernel(*call.args, **call.kwargs)
+        if generator is not generators.default and address_of(generator) not in self.registered:
             raise self.refuse(
                 OFFSET_IN_CAPTURE,
                 ObservationKind.FOREIGN_GENERATOR,
                 call.operation.name,
                 "the generator is not registered with the graph (`graph.register_generator_state`)",
             )
-        if generator._cdata not in self.states:
-            self.states[generator._cdata] = (generator, generator.get_state())
+        if address_of(generator) not in self.states:
+            self.states[address_of(generator)] = (generator, generator.get_state())
         if generator is not generators.default:
-            return function(*call.args, **call.kwargs)
+            return call.operation.kernel(*call.args, **call.kwargs)
         with generators.lent():
-            return function(*call.args, **call.kwargs)
+            return call.operation.kernel(*call.args, **call.kwargs)
 
     def forget_generator(self, generator: DeviceGenerator) -> None:
         """The user seeded it inside the capture: that stays."""
-        self.states.pop(generator._cdata, None)
+        self.states.pop(address_of(generator), None)
 
     def undo(self) -> None:
         """Restore memory and generators, and leave what the capture computed undefined."""
@@ -268,7 +270,7 @@ class Recording:
     def replay_calls(self) -> None:
         """The loop of ``replay``."""
         for call in self.calls:
-            result = call.function(*call.args, **call.kwargs)
+            result = call.kernel(*call.args, **call.kwargs)
             if not call.results:
                 continue
             if isinstance(result, torch.Tensor):

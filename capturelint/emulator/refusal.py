@@ -55,10 +55,6 @@ class CaptureRefused(RuntimeError):
         self.why = why
 
 
-class EmulationError(RuntimeError):
-    """Something that cannot be emulated on a CPU: a kernel without a CPU or Python implementation."""
-
-
 @dataclass(frozen=True, slots=True)
 class Call:
     """One ATen call as a condition sees it."""

@@ -68,11 +68,11 @@ class EmulatedStream:
         recording = self.machine.recording
         if event.stream is None:
             return
-        if event.capture is not None and event.capture is recording:
+        if recording is not None and event.capture is recording:
             recording.streams.add(self)
             for stream, work in {**event.seen, event.stream: event.work}.items():
                 self.seen[stream] = max(work, self.seen.get(stream, 0))
-        elif self.is_capturing and recording is not None:
+        elif recording is not None and self.is_capturing:
             raise recording.refuse(
                 ISOLATION, ObservationKind.REFUSED, "Stream.wait_event", "recorded outside the capture"
             )

@@ -222,7 +222,7 @@ class TensorPatches:
         ):
             return original_deepcopy(tensor, memo)
         if id(tensor) in memo:
-            return memo[id(tensor)]  # type: ignore[no-any-return]
+            return memo[id(tensor)]
         with torch.no_grad():
             key = untyped_storage(tensor)._cdata
             if key not in memo:
@@ -251,7 +251,7 @@ class TensorPatches:
         recording = self.machine.recording
         if memory_of(tensor) is Memory.DEVICE and recording is not None and self.machine.is_capturing:
             raise recording.refuse(CAPTURING, ObservationKind.HOST_READ, "Tensor.__repr__", "the values are printed")
-        return original_repr(tensor, tensor_contents=tensor_contents)
+        return original_repr(tensor, tensor_contents=tensor_contents)  # type: ignore[call-arg]
 
     def factory(self, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """``torch.tensor`` and its like, with the device's index filled in."""
@@ -262,8 +262,7 @@ class TensorPatches:
             if "device" in kwargs:
                 kwargs["device"] = indexed(kwargs["device"])
             if isinstance(data, Tensor) and original is not unpatched["tensor"]:
-                moved = self.move(data, kwargs.get("device"), kwargs.get("dtype"), bool(kwargs.get("copy", False)))
-                return moved
+                return self.move(data, kwargs.get("device"), kwargs.get("dtype"), bool(kwargs.get("copy", False)))
             if isinstance(data, Tensor) and memory_of(data) is Memory.DEVICE:
                 kwargs.setdefault("device", DEVICE)
                 return self.copy_of(data, **kwargs)
