@@ -137,13 +137,14 @@ class CudaPatches:
         """Autocast of the device is autocast of the CPU kernels that stand in for it."""
         for name in ("is_autocast_enabled", "get_autocast_dtype", "set_autocast_enabled", "set_autocast_dtype"):
             self.patches.set(torch, name, on_cpu(getattr(torch, name)))
+        self.patches.set(torch, "get_autocast_gpu_dtype", lambda: torch.get_autocast_dtype("cpu"))
         original = torch.amp.autocast_mode.autocast.__init__
 
         def init(context: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
             if device_type == "cuda":
-                if not args:
-                    kwargs.setdefault("dtype", torch.float16)
                 device_type = "cpu"
+                if not args and kwargs.get("dtype") is None:
+                    kwargs["dtype"] = torch.float16
             original(context, device_type, *args, **kwargs)
 
         self.patches.set(torch.amp.autocast_mode.autocast, "__init__", init)
@@ -155,10 +156,10 @@ def uncompiled(model: Any = None, **options: Any) -> Any:
 
 
 def on_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``original`` with "cuda" read as "cpu"."""
+    """``original`` with "cuda", which it also means without an argument, read as "cpu"."""
 
     def call(*args: Any) -> Any:
-        return original(*("cpu" if isinstance(value, str) and value == "cuda" else value for value in args))
+        return original(*("cpu" if isinstance(value, str) and value == "cuda" else value for value in args or ("cpu",)))
 
     return call
 

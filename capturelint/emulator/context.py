@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -33,6 +34,7 @@ def cuda(*, poison_freed: bool = False) -> Iterator[Machine]:
         torch._C._set_only_lift_cpu_tensors(True)
         TensorPatches(machine, patches).install()
         CudaPatches(machine, patches).install()
+        patches.set(threading.Thread, "run", emulated_run(machine, threading.Thread.run))
         with EmulatedDevice(machine):
             yield machine
     finally:
@@ -40,3 +42,13 @@ def cuda(*, poison_freed: bool = False) -> Iterator[Machine]:
         registrations.remove()
         torch._C._set_only_lift_cpu_tensors(lifts)
         Storages.remove()
+
+
+def emulated_run(machine: Machine, run: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
+    """``Thread.run`` with the device: modes belong to a thread."""
+
+    def call(thread: threading.Thread) -> None:
+        with EmulatedDevice(machine):
+            run(thread)
+
+    return call

@@ -7,11 +7,13 @@ for the time of the context keeps it whole until the mode, which then runs the v
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._library.custom_ops import OPDEFS
 from torch.utils._pytree import tree_map_only
 
 NOT_FOR_TYPE = re.compile(r"not implemented for '(\w+)'")
@@ -45,11 +47,23 @@ class Kernel:
             return self.function(*args, **kwargs)
         except NotImplementedError as error:
             missing = NOT_FOR_TYPE.search(str(error))
-            if missing is None or missing[1] not in WIDER:
+            if missing is not None and missing[1] in WIDER:
+                return self.widened(*WIDER[missing[1]], args, kwargs)
+            return self.faked(args, kwargs, error)
+
+    def faked(self, args: Any, kwargs: Any, error: Exception) -> Any:
+        """Only the shapes, from the operator's fake implementation; the values are zeros, and said to be."""
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        with FakeTensorMode() as mode:
+            try:
+                made = self.function(*tree_map_only(torch.Tensor, mode.from_tensor, (args, kwargs))[0], **kwargs)
+            except (NotImplementedError, RuntimeError):
                 raise EmulationError(
-                    f"{self.name} has no CPU implementation, so the emulated device cannot run it"
+                    f"{self.name} has neither a CPU nor a fake implementation, so the emulated device cannot run it"
                 ) from error
-            return self.widened(*WIDER[missing[1]], args, kwargs)
+        warnings.warn(f"{self.name} has no CPU implementation: its results are zeros of the right shape", stacklevel=2)
+        return tree_map_only(torch.Tensor, lambda fake: torch.zeros(fake.shape, dtype=fake.dtype), made)
 
     def widened(self, narrow: torch.dtype, wide: torch.dtype, args: Any, kwargs: Any) -> Any:
         """Compute in ``wide`` and write and return in ``narrow``."""
@@ -84,6 +98,15 @@ def one_hot(indices: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
 
 
 COMPOSITES: Mapping[str, Callable[..., Any]] = {"aten::one_hot.default": one_hot}
+
+
+def python_body(overload: torch._ops.OpOverload) -> Callable[..., Any] | None:
+    """What a ``torch.library.custom_op`` runs on CUDA, if it is written in Python."""
+    defined = OPDEFS.get(overload._schema.name)
+    if defined is None:
+        return None
+    bodies = defined._backend_fns
+    return bodies.get("cuda", bodies.get(None))
 
 
 class Registrations:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from typing import TYPE_CHECKING
 
 from capturelint.emulator.generators import Generators
@@ -28,7 +29,16 @@ class Machine:
         self.generators = Generators(self)
         self.ledger = Ledger(poison_freed)
         self.pools = itertools.count(1)
-        self.downloading = False
+        self.threads = threading.local()
+
+    @property
+    def downloading(self) -> bool:
+        """Whether this thread asked for a copy on the host, which torch takes for a copy within it."""
+        return getattr(self.threads, "downloading", False)
+
+    @downloading.setter
+    def downloading(self, value: bool) -> None:
+        self.threads.downloading = value
 
     @property
     def is_capturing(self) -> bool:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from capturelint.emulator.kernels import COMPOSITES, EmulationError
 from capturelint.emulator.memory import Memory, memory_of, place, tensors_in, untyped_storage
+from capturelint.emulator.operations import opaque
 from capturelint.emulator.refusal import Call
 
 if TYPE_CHECKING:
@@ -39,12 +39,15 @@ class EmulatedDevice(TorchDispatchMode):
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if not isinstance(function, torch._ops.OpOverload):
-            return self.higher_order(function, args, kwargs)
-        operation = self.machine.operations[function]
-        if operation.name in COMPOSITES:
+        if isinstance(function, torch._ops.OpOverload):
+            operation = self.machine.operations[function]
+        elif function.name() == "cond":
+            return self.branch(*args)
+        else:
+            operation = opaque(function)
+        if operation.body is not None:
             with self:
-                return COMPOSITES[operation.name](*args, **kwargs)
+                return operation.body(*args, **kwargs)
         if operation.is_composite:
             with self:
                 divided = function.decompose(*args, **kwargs)
@@ -181,10 +184,7 @@ class EmulatedDevice(TorchDispatchMode):
         if ledger.has_free and made.layout is torch.strided and untyped_storage(made).nbytes():
             ledger.reuse(made, None)
 
-    def higher_order(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Control flow: what eager torch does, with the body emulated."""
-        if function.name() == "cond":
-            with self:
-                predicate, on_true, on_false, operands = args
-                return (on_true if bool(predicate) else on_false)(*operands)
-        raise EmulationError(f"the emulated device cannot run the higher-order operator '{function.name()}'")
+    def branch(self, predicate: Any, on_true: Any, on_false: Any, operands: Any) -> Any:
+        """``torch.cond``, which eager torch runs by reading the predicate."""
+        with self:
+            return (on_true if bool(predicate) else on_false)(*operands)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 
 from capturelint.catalog import AtenRow, load_aten
-from capturelint.emulator.kernels import Kernel
+from capturelint.emulator.kernels import COMPOSITES, Kernel, python_body
 
 OpOverload = torch._ops.OpOverload
 
@@ -27,6 +29,7 @@ class Operation:
 
     name: str
     kernel: Kernel
+    body: Callable[..., Any] | None
     is_view: bool
     is_composite: bool
     is_random: bool
@@ -75,6 +78,7 @@ class Operations:
         return Operation(
             name=full,
             kernel=Kernel(overload, full),
+            body=COMPOSITES.get(full) or python_body(overload),
             is_view=is_view(overload),
             is_composite=is_composite(overload),
             is_random=torch.Tag.nondeterministic_seeded in overload.tags,
@@ -86,6 +90,25 @@ class Operations:
             host_arguments=host.get(full, frozenset()) | host.get(base, frozenset()),
             refusals=self.rows.get(base, ()) + self.rows.get(full, ()),
         )
+
+
+def opaque(function: Any) -> Operation:
+    """A higher-order operator: nothing is known of it but its results."""
+    name = str(function)
+    return Operation(
+        name=name,
+        kernel=Kernel(function, name),
+        body=None,
+        is_view=False,
+        is_composite=False,
+        is_random=False,
+        is_transfer=False,
+        allocates_undefined=False,
+        writes=(),
+        arguments=(),
+        host_arguments=frozenset(),
+        refusals=(),
+    )
 
 
 def is_view(overload: OpOverload) -> bool:

@@ -7,6 +7,7 @@ say which streams a capture has spread to, and which of them it did not wait for
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -23,13 +24,22 @@ ISOLATION = "CUDA error: dependency created on uncaptured work in another stream
 
 
 class Streams:
-    """The streams of one context and which of them is current; makes the classes that torch.cuda shows."""
+    """The streams of one context and which of them is current, in each thread as on CUDA."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.numbers = itertools.count(1)
         self.default = EmulatedStream(machine, 0)
-        self.current = self.default
+        self.threads = threading.local()
+
+    @property
+    def current(self) -> EmulatedStream:
+        """The current stream of this thread."""
+        return getattr(self.threads, "current", self.default)
+
+    @current.setter
+    def current(self, stream: EmulatedStream) -> None:
+        self.threads.current = stream
 
     def make(self) -> EmulatedStream:
         """A new stream."""
