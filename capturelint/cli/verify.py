@@ -19,6 +19,7 @@ from capturelint.errors import UsageError
 from capturelint.report.model import Format
 from capturelint.runtime.blame import Suspects
 from capturelint.runtime.protocol import Plan, Progress
+from capturelint.runtime.supervise import spare_gib
 from capturelint.runtime.suspects import read_suspects
 from capturelint.runtime.verify import Limits, VerifyReport, verify
 from capturelint.vocabulary import Verdict
@@ -54,7 +55,10 @@ def command(
         float, typer.Option(metavar="SECONDS", help="Time without any progress after which a bucket is given up.")
     ] = 300.0,
     memory_limit: Annotated[
-        float | None, typer.Option(metavar="GIB", help="Memory that the target may take; default: no limit.")
+        float | None,
+        typer.Option(
+            metavar="GIB", help="Memory that the target may take; default: nine tenths of what the host has free."
+        ),
     ] = None,
     tolerance: Annotated[
         float | None, typer.Option(metavar="X", help="Allowed error, relative to the largest eager value.")
@@ -98,7 +102,7 @@ def command(
         tolerance=tolerance,
         memory_limit_gib=positive(memory_limit, "--memory-limit"),
     )
-    limits = Limits(positive(timeout, "--timeout") or timeout, memory_limit)
+    limits = Limits(positive(timeout, "--timeout") or timeout, memory_limit or spare_gib())
     known = read_suspects(suspects) if suspects else Suspects()
     with ended_by_signals(), progress(quiet, plan) as tell:
         report = verify(plan, limits, known, steps is None, tell)

@@ -100,7 +100,9 @@ def worth(report: VerifyReport) -> list[str]:
     if report.launch_bound is None or not measured:
         return []
     best = max(measured, key=lambda bucket: speedup(bucket) or 0.0)
-    floor = f"; floor {report.floor.ms:.2f} ms to read the weights once" if report.floor else ""
+    floor = (
+        f"; floor {report.floor.ms:.2f} ms to read the weights once" if report.floor and report.floor.ms >= 0.01 else ""
+    )
     if report.launch_bound:
         return [f"launch-bound: graphs pay, {speedup(best)}x at batch {best.size}{floor}"]
     return [f"not launch-bound: graphs gain {speedup(best)}x at most{floor}"]

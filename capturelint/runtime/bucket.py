@@ -65,6 +65,11 @@ class Judged:
     reference: Reference | None = None
     unfit: bool = False
 
+    @property
+    def is_right(self) -> bool:
+        """Whether the replay equals eager."""
+        return self.result.verdict is Verdict.OK
+
 
 def verify_bucket(session: Session, bucket: int, pool: Pool = None) -> Judged:
     """Capture and replay one bucket. Lets errors of the target's own eager steps through."""
@@ -90,6 +95,8 @@ def replay_and_judge(session: Session, bucket: int, reference: Reference, captur
     def is_wrong(step: int, outputs: Sequence[Leaf]) -> bool:
         return not step_error(expected[step], outputs) <= reference.tolerance
 
+    # A replay can take the device with it (an index beyond the cache), so the second attempt looks for causes first.
+    causes = explanation(session, bucket) if session.plan.traced else []
     try:
         run = run_replay(session.target, captured, bucket, replayed(session.plan), session.channel, is_wrong)
     except (RuntimeError, IndexError) as error:
@@ -97,7 +104,7 @@ def replay_and_judge(session: Session, bucket: int, reference: Reference, captur
             raise
         text = " ".join(str(error).split("\n")[0].split())
         message = f"replay fails in step {session.channel.now.step}, where eager does not: {text}"
-        found = explanation(session, bucket)
+        found = causes or ([] if is_broken(error) else explanation(session, bucket))
         seen = tuple(found) or (Observation(ObservationKind.VALUES_DIFFER, message, step=session.channel.now.step),)
         result = BucketResult(bucket, Verdict.REPLAY_DIFFERS, message=message, observations=seen)
         return Judged(result, unfit=True)
@@ -174,6 +181,11 @@ def refused(
         observations=(seen,),
     )
     return Judged(result, reference=reference, unfit=True)
+
+
+def is_broken(error: BaseException) -> bool:
+    """Whether the device can do nothing more after this error."""
+    return "CUDA error" in str(error)
 
 
 def judge(session: Session, bucket: int, reference: Reference, captured: Captured, run: Run) -> Judged:

@@ -18,6 +18,7 @@ from capturelint.errors import TargetError
 from capturelint.runtime.channel import Channel
 from capturelint.runtime.eager import make_inputs
 from capturelint.runtime.protocol import Stage
+from capturelint.runtime.states import mutable
 from capturelint.runtime.target import Inputs, Target
 
 Pool: TypeAlias = Any
@@ -26,7 +27,10 @@ Pool: TypeAlias = Any
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A graph with the buffers that it reads and writes. ``first`` is the index of the captured step."""
+    """A graph with the buffers that it reads and writes. ``first`` is the index of the captured step.
+
+    ``start`` holds what a replay of that step starts from: the state's tensors and copies of them.
+    """
 
     graph: torch.cuda.CUDAGraph
     state: object
@@ -34,6 +38,12 @@ class Captured:
     output: object
     first: int
     seconds: float
+    start: tuple[tuple[torch.Tensor, torch.Tensor], ...] = ()
+
+    def rewind(self) -> None:
+        """Put the state's tensors back to where the captured step starts."""
+        for tensor, copy in self.start:
+            tensor.copy_(copy)
 
 
 def capture(
@@ -53,6 +63,7 @@ def capture(
     static = static_inputs(make_inputs(target, bucket, 0))
     warm(target, state, bucket, warm_up, static, channel)
     copy_inputs(static, make_inputs(target, bucket, warm_up), warm_up)
+    start = tuple((tensor, tensor.clone()) for tensor in mutable(state).values())
     torch.cuda.synchronize()
     channel.enter(Stage.CAPTURE, bucket, warm_up)
     graph = new_graph()
@@ -60,7 +71,7 @@ def capture(
     with torch.no_grad(), torch.cuda.graph(graph, pool=pool), watching():
         output = target.step(state, **static)
     torch.cuda.synchronize()
-    return Captured(graph, state, static, output, warm_up, time.perf_counter() - started)
+    return Captured(graph, state, static, output, warm_up, time.perf_counter() - started, start)
 
 
 def warm(

@@ -80,15 +80,16 @@ def hf_target(spec: str, tiny: bool, max_length: int) -> Target:
         torch.manual_seed(0)
         return Decoder(load(spec, config).to(device).eval(), config)
 
-    return Target(build, inputs, decode, (Path(transformers.__file__).parent,), prepare)
+    return Target(build, inputs, decode, (Path(str(transformers.__file__)).parent,), prepare)
 
 
 def configuration(spec: str, tiny: bool) -> Any:  # noqa: ANN401 - transformers' configurations have no common type
     """The configuration of a directory or of a model type. Raises ``TargetError``."""
     transformers = importlib.import_module("transformers")
     mapping = importlib.import_module("transformers.models.auto.modeling_auto").MODEL_FOR_CAUSAL_LM_MAPPING
-    if Path(spec).is_dir():
-        if not (Path(spec) / "config.json").is_file():
+    directory = Path(spec)
+    if directory.is_dir():
+        if not (directory / "config.json").is_file():
             raise TargetError(f"hf:{spec}: no config.json in it")
         return transformers.AutoConfig.from_pretrained(spec, local_files_only=True)
     known = {kind.model_type: kind for kind in mapping}

@@ -19,7 +19,6 @@ from capturelint.runtime.capture import Captured, copy_inputs
 from capturelint.runtime.eager import make_inputs
 from capturelint.runtime.homes import homes
 from capturelint.runtime.observations import BucketResult, Floor, Times
-from capturelint.runtime.states import mutable
 
 MIN_SAMPLES = 100
 MAX_SECONDS = 2.0
@@ -27,14 +26,14 @@ COPY_NBYTES = 1 << 30
 COPY_ROUNDS = 10
 
 
-def measured(session: Session, result: BucketResult, captured: Captured) -> BucketResult:
-    """A result with times and sizes."""
+def measured(session: Session, result: BucketResult, captured: Captured, pool_before: int = 0) -> BucketResult:
+    """A result with times and sizes; ``pool_before`` is what earlier buckets took of the shared pool."""
     replays, hosts = time_replay(session, result.size, captured)
     eager = time_eager(session, result.size)
     return replace(
         result,
         graph_nodes=num_nodes(captured.graph),
-        pool_bytes=pool_nbytes(captured.graph),
+        pool_bytes=pool_nbytes(captured.graph) - pool_before,
         capture_s=captured.seconds,
         eager_ms=quantiles(eager),
         replay_ms=quantiles(replays),
@@ -46,14 +45,11 @@ def time_replay(session: Session, bucket: int, captured: Captured) -> tuple[list
     """Device and host milliseconds of a replay; host time counts the copy of the inputs and the launch."""
     steps = range(captured.first, session.plan.steps)
     given = [make_inputs(session.target, bucket, step) for step in steps]
-    tensors = list(mutable(captured.state).values())
-    kept = [tensor.clone() for tensor in tensors]
     device: list[float] = []
     host: list[float] = []
     started = time.perf_counter()
     while len(device) < MIN_SAMPLES and time.perf_counter() - started < MAX_SECONDS:
-        for tensor, copy in zip(tensors, kept, strict=True):
-            tensor.copy_(copy)
+        captured.rewind()
         for step, inputs in zip(steps, given, strict=True):
             torch.cuda.synchronize()
             before = time.perf_counter()

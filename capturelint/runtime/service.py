@@ -12,11 +12,12 @@ from pathlib import Path
 
 from capturelint.errors import CapturelintError
 from capturelint.runtime import states
-from capturelint.runtime.bucket import Judged, Session, verify_bucket
+from capturelint.runtime.bucket import Session, verify_bucket
+from capturelint.runtime.capture import Captured
 from capturelint.runtime.channel import Channel
-from capturelint.runtime.observations import Machine
+from capturelint.runtime.observations import BucketResult, Floor, Machine
 from capturelint.runtime.project import Project
-from capturelint.runtime.protocol import Fault, Plan, Stage
+from capturelint.runtime.protocol import Done, Fault, Plan, Stage
 from capturelint.runtime.target import Target, load_module, plain_target
 from capturelint.runtime.witness import is_out_of_memory
 
@@ -49,24 +50,41 @@ def load_target(plan: Plan) -> Target:
 
 
 def verify_buckets(session: Session, machine: Machine) -> None:
-    """One result a bucket, in the plan's order."""
+    """One result a bucket, in the plan's order, and the floor in the end.
+
+    The graphs stay alive and share the first one's memory pool, as a server's do.
+    """
+    kept: list[Captured] = []
+    pool_nbytes = 0
     for bucket in session.plan.buckets:
-        judged = verify_bucket(session, bucket)
+        judged = verify_bucket(session, bucket, kept[0].graph.pool() if kept else None)
         session.channel.send(judged.result)
         if judged.unfit:
             return
-        if machine.device == "cuda":
-            send_measured(session, judged)
+        if judged.captured is not None:
+            kept.append(judged.captured)
+        # A wrong replay may write where it must not, so only a right one is repeated for its time.
+        if judged.captured is not None and judged.is_right and machine.device == "cuda":
+            pool_nbytes += send_measured(session, judged.result, judged.captured, pool_nbytes)
+    session.channel.enter(Stage.MEASURE)
+    session.channel.send(Done(floor(kept) if machine.device == "cuda" else None))
 
 
-def send_measured(session: Session, judged: Judged) -> None:
-    """The result again, with times and sizes; the first one stands if measuring fails."""
-    if judged.captured is None or judged.reference is None:
-        return
+def send_measured(session: Session, result: BucketResult, captured: Captured, pool_nbytes: int) -> int:
+    """The result again, with times and sizes; gives the bytes by which the pool has grown."""
     from capturelint.runtime.measure import measured
 
-    session.channel.enter(Stage.MEASURE, judged.result.size)
-    session.channel.send(measured(session, judged.result, judged.captured))
+    session.channel.enter(Stage.MEASURE, result.size)
+    complete = measured(session, result, captured, pool_nbytes)
+    session.channel.send(complete)
+    return complete.pool_bytes or 0
+
+
+def floor(kept: list[Captured]) -> Floor | None:
+    """The time to read the weights once; ``None`` where no bucket was captured or the state has no parameters."""
+    from capturelint.runtime.measure import floor_of
+
+    return floor_of(kept[0].state) if kept else None
 
 
 @contextmanager

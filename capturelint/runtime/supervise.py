@@ -27,6 +27,9 @@ from capturelint.runtime.protocol import Message, Plan, Progress, Stage, decode,
 STACK_LINE = re.compile(r'^  File "(?P<path>.+)", line (?P<line>\d+) in (?P<name>.+)$', re.MULTILINE)
 POLL_S = 0.2
 STACK_WAIT_S = 1.0
+START_S = 120.0
+"""Importing torch is no fault of the target, however short its time-out and busy the machine."""
+
 GIB = 1 << 30
 
 
@@ -124,7 +127,7 @@ def listen(worker: Worker, timeout_s: float, memory_limit_gib: float | None) -> 
                         continue
                     last = message if isinstance(message, Progress) else last
                     yield message
-            elif time.monotonic() - heard > timeout_s:
+            elif time.monotonic() - heard > (max(timeout_s, START_S) if last.stage is Stage.START else timeout_s):
                 yield Ended("hang", last, spots=stack_of_living(worker), output=tail(worker.output))
                 return
             if memory_limit_gib is not None and resident_bytes(worker.process.pid) > memory_limit_gib * GIB:
@@ -163,6 +166,16 @@ def tail(output: IO[bytes], lines: int = 5) -> str:
     """The last lines that a worker printed."""
     output.seek(0)
     return "\n".join(output.read().decode(errors="replace").splitlines()[-lines:])
+
+
+def spare_gib() -> float | None:
+    """Nine tenths of the host memory that is free now; ``None`` where the system does not say."""
+    try:
+        rows = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    free = next((int(row.split()[1]) for row in rows if row.startswith("MemAvailable:")), None)
+    return None if free is None else 0.9 * free * 1024 / GIB
 
 
 def resident_bytes(pid: int) -> int:

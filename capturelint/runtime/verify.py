@@ -146,6 +146,9 @@ def settle_fault(ledger: Ledger, fault: Fault, steps_are_default: bool) -> None:
         raise DeviceError(fault.message)
     if fault.bucket is None:
         raise TargetError(fault.message)
+    if fault.bucket in ledger.results:
+        ledger.notes.append(f"batch {fault.bucket}: {fault.message}, after the verdict; nothing was measured")
+        return
     if steps_are_default and fault.step is not None and MIN_STEPS <= fault.step < ledger.plan.steps:
         ledger.plan = replace(ledger.plan, steps=fault.step)
         ledger.notes.append(f"{fault.message}; verified the {fault.step} steps before it (--steps)")
@@ -163,7 +166,7 @@ def settle_end(ledger: Ledger, ended: Ended, limits: Limits) -> None:
     where = f" at {os.path.relpath(spots[-1].path)}:{spots[-1].line}" if spots else ""
     verdict, words = {
         "hang": (Verdict.TIMEOUT, f"no answer for {limits.timeout_s:g} s{where}"),
-        "memory": (Verdict.OUT_OF_MEMORY, f"took more than {limits.memory_gib} GiB of host memory{where}"),
+        "memory": (Verdict.OUT_OF_MEMORY, f"took more than {limits.memory_gib or 0:.3g} GiB of host memory{where}"),
         "died": (Verdict.CRASH, f"the process {ended.words}{where}"),
     }[ended.reason]
     during = "build" if stage is Stage.BUILD else stage.value
@@ -203,11 +206,15 @@ def target_spots(spots: tuple[Spot, ...], target: str) -> tuple[Spot, ...]:
 
 
 def retrace(ledger: Ledger, limits: Limits, tell: Callable[[Progress], None]) -> None:
-    """Capture again under the recorder where a refusal left no line."""
+    """Try again under the recorders where a refusal or a failed replay left no line."""
     for size, result in list(ledger.results.items()):
-        if result.verdict is not Verdict.CAPTURE_ERROR or any(seen.spots for seen in result.observations):
+        if result.verdict not in (Verdict.CAPTURE_ERROR, Verdict.REPLAY_DIFFERS) or any(
+            seen.spots for seen in result.observations
+        ):
             continue
         if ledger.plan.driver is not None:
+            continue
+        if "replay fails" not in result.message and result.verdict is Verdict.REPLAY_DIFFERS:
             continue
         run_worker(replace(ledger.plan, buckets=(size,), traced=True), limits, ledger, tell)
         if not any(seen.spots for seen in ledger.results[size].observations):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from capturelint.errors import CapturelintError
 from capturelint.runtime.channel import Channel
-from capturelint.runtime.protocol import Done, Fault, Plan, Stage, decode_plan
+from capturelint.runtime.protocol import Fault, Plan, Stage, decode_plan
 
 PR_SET_PDEATHSIG = 1
 HANG_SIGNAL = signal.SIGUSR1 if hasattr(signal, "SIGUSR1") else None
@@ -63,7 +63,6 @@ def serve(plan: Plan, channel: Channel) -> None:
         from capturelint.runtime.service import run_plan
 
         run_plan(plan, found, channel)
-        channel.send(Done())
 
 
 def device_context(device: str) -> AbstractContextManager[object]:
