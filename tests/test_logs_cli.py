@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from capturelint.catalog import data_directory
-from capturelint.cli.logs import environment
+from capturelint.logs.environment import telling
 
 FIXTURES = data_directory("fixtures") / "logs"
 SKIP = """\
@@ -169,8 +169,8 @@ def test_a_command_that_does_not_exist_is_a_usage_error(tmp_path):
 
 
 def test_the_users_torch_logs_stay_and_an_empty_one_does_not():
-    assert environment({"TORCH_LOGS": "+dynamo,graph_breaks"})["TORCH_LOGS"] == (
+    assert telling({"TORCH_LOGS": "+dynamo,graph_breaks"})["TORCH_LOGS"] == (
         "+dynamo,graph_breaks,recompiles,cudagraphs,perf_hints"
     )
-    assert environment({"TORCH_LOGS": ""})["TORCH_LOGS"] == "graph_breaks,recompiles,cudagraphs,perf_hints"
-    assert environment({"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "0"})["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] == "0"
+    assert telling({"TORCH_LOGS": ""})["TORCH_LOGS"] == "graph_breaks,recompiles,cudagraphs,perf_hints"
+    assert telling({"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "0"})["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] == "0"

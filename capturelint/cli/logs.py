@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,23 +19,13 @@ from typer.core import TyperCommand
 
 from capturelint.catalog import load_messages, nearest
 from capturelint.errors import UsageError
+from capturelint.logs.environment import telling
 from capturelint.logs.matcher import LogFinding
 from capturelint.logs.report import DEFAULT_FAIL_ON, STDIN, LogReport, read_logs
 from capturelint.report.logs import fail_on_words, render_logs
 from capturelint.report.model import Format
 from capturelint.vocabulary import Severity
 
-TORCH_LOGS = ("graph_breaks", "recompiles", "cudagraphs", "perf_hints")
-"""``cudagraphs`` shows skips and, since torch 2.11, partitions; ``perf_hints`` skips up to torch 2.10."""
-ENVIRONMENT = {
-    # What the scheduler prints about partitions is lost on a cache hit.
-    "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1",
-    # A profile of an earlier run makes shapes dynamic from the start: other recompiles, other graphs.
-    "TORCH_DYNAMO_AUTOMATIC_DYNAMIC_LOCAL_PGO": "0",
-    # A precompiled function skips Dynamo: no graph breaks are told.
-    "TORCH_CACHING_PRECOMPILE": "0",
-    "PYTHONUNBUFFERED": "1",
-}
 COMMAND_OUTPUT = Path("output")
 """How the output of a command is named in findings."""
 SEVERITIES = [severity.value for severity in Severity if severity is not Severity.INFO]
@@ -184,7 +174,7 @@ def run(command: list[str], log: BinaryIO, *, to_stderr: bool) -> int:
     lock = threading.Lock()
     try:
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(os.environ), bufsize=0
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=telling(os.environ), bufsize=0
         )
     except OSError as error:
         raise UsageError(f"cannot run '{command[0]}': {error.strerror or error}") from error
@@ -226,14 +216,3 @@ def forward(source: IO[bytes], shown: BinaryIO, log: BinaryIO, lock: threading.L
     if rest:
         with lock:
             log.write(rest + b"\n")
-
-
-def environment(given: Mapping[str, str]) -> dict[str, str]:
-    """The environment in which torch tells what it skips. What the user set stays, except an empty ``TORCH_LOGS``.
-
-    An empty ``TORCH_LOGS`` makes ``import torch`` die with an ``AttributeError``.
-    """
-    asked = [name for name in given.get("TORCH_LOGS", "").split(",") if name]
-    named = {name.lstrip("+-") for name in asked}
-    wanted = [*asked, *(name for name in TORCH_LOGS if name not in named)]
-    return {**ENVIRONMENT, **given, "TORCH_LOGS": ",".join(wanted)}

@@ -1,0 +1,142 @@
+"""What is known of one compiled step: a record without torch, which a worker can send and a reporter can print.
+
+Everything in it was seen. What this machine or this torch cannot show is said in ``partial``, never left to be guessed
+from an empty list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from enum import Enum
+
+
+class CompileKind(Enum):
+    """What happened to a compiled step; the value is the name of the rule."""
+
+    GRAPH_BREAK = "graph-break"
+    SKIP = "cudagraph-skip"
+    PARTITION = "cudagraph-partition"
+    RECOMPILE = "recompile"
+    RERECORD = "rerecord"
+    OVERWRITTEN_OUTPUT = "overwritten-output"
+
+
+@dataclass(frozen=True, slots=True)
+class CompileEvent:
+    """One thing that torch did. ``path`` and ``line`` are user code, where torch tells it.
+
+    ``detail`` is what torch adds: its hint, the operator, the guard. ``count`` is how often it was told.
+    """
+
+    kind: CompileKind
+    reason: str
+    path: str | None = None
+    line: int | None = None
+    detail: str = ""
+    count: int = 1
+
+    @property
+    def identity(self) -> tuple[CompileKind, str | None, int | None, str]:
+        """Events with one identity are one finding."""
+        return (
+            self.kind,
+            self.path,
+            self.line,
+            "" if self.line and self.kind is CompileKind.GRAPH_BREAK else self.reason,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideKernel:
+    """Kernels of one name that a steady-state step launched outside graphs, and the user function that did."""
+
+    name: str
+    count: int
+    path: str | None = None
+    line: int | None = None
+    function: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Kernels of one steady-state step. ``replay_kernels`` are launched by the replay itself, to copy inputs and to
+    move random generators on; they are in neither of the other two counts.
+    """
+
+    kernels_in_graphs: int
+    kernels: int
+    graph_launches: int
+    replay_kernels: int = 0
+    outside: tuple[OutsideKernel, ...] = ()
+
+    @property
+    def percent(self) -> float:
+        """Kernels inside graphs over all kernels; 0 where there are none."""
+        return 100.0 * self.kernels_in_graphs / self.kernels if self.kernels else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """What the scheduler made of one compiled graph."""
+
+    num_partitions: int
+    num_cudagraphable: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompileReport:
+    """One target's step, compiled. ``error`` is the exception that ended it, if one did."""
+
+    device: str
+    torch: str
+    graph_breaks: tuple[CompileEvent, ...] = ()
+    skips: tuple[CompileEvent, ...] = ()
+    partitions: tuple[CompileEvent, ...] = ()
+    recompiles: tuple[CompileEvent, ...] = ()
+    rerecords: tuple[CompileEvent, ...] = ()
+    overwritten: tuple[CompileEvent, ...] = ()
+    partitioned: tuple[Partitions, ...] = ()
+    coverage: Coverage | None = None
+    partial: tuple[str, ...] = ()
+    error: str | None = None
+
+    @property
+    def events(self) -> tuple[CompileEvent, ...]:
+        """Everything that happened, worst first."""
+        return (
+            *self.overwritten,
+            *self.skips,
+            *self.graph_breaks,
+            *self.partitions,
+            *self.rerecords,
+            *self.recompiles,
+        )
+
+    def as_json(self) -> dict[str, object]:
+        """The ``compile`` object of ``verify``'s JSON."""
+        lists = ("graph_breaks", "skips", "partitions", "recompiles", "rerecords", "overwritten")
+        return {
+            **{name: [event_json(event) for event in getattr(self, name)] for name in lists},
+            "coverage": asdict(self.coverage) if self.coverage else None,
+            "partial": list(self.partial),
+            "error": self.error,
+        }
+
+
+def event_json(event: CompileEvent) -> dict[str, object]:
+    """One event; its kind is the name of the list that it stands in."""
+    return {key: getattr(event, key) for key in ("reason", "path", "line", "detail", "count")}
+
+
+def once(events: Iterable[CompileEvent]) -> tuple[CompileEvent, ...]:
+    """Each event once, in the order of its first sighting, with the sum of its counts."""
+    found: dict[object, CompileEvent] = {}
+    for event in events:
+        first = found.get(event.identity)
+        if first is None:
+            found[event.identity] = event
+        else:
+            more = first.count + event.count
+            found[event.identity] = replace(first, count=more, detail=first.detail or event.detail)
+    return tuple(found.values())

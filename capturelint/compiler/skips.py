@@ -1,0 +1,72 @@
+"""Where CUDA Graph Trees recorded nothing, recorded again, or lost an output.
+
+A skip is told by a log line, a counter and the function that does both; what only one of them knows is still an event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from capturelint.compiler.listen import Ear
+from capturelint.compiler.report import CompileEvent, CompileKind, once
+from capturelint.logs.matcher import LogFinding
+from capturelint.vocabulary import Severity
+
+NEVER_ASKED = "cpu device"
+"""Of a graph without a GPU torch counts a skip and logs nothing: nobody lost a graph."""
+
+
+def skips(ear: Ear, findings: Sequence[LogFinding], *, on_gpu: bool) -> tuple[CompileEvent, ...]:
+    """Every reason for which no graph was used."""
+    if not on_gpu:
+        return ()
+    told = list(events_of(findings, CompileKind.SKIP, Severity.SKIP))
+    told += [event for event in emitted(ear) if not any(event.reason in known.reason for known in told)]
+    found = once(told)
+    missing = ear.counted("inductor", "cudagraph_skips") - sum(event.count for event in found)
+    if missing > 0 and not found:
+        reason = f"{missing} counted by torch without a reason"
+        found = (CompileEvent(CompileKind.SKIP, reason, count=missing),)
+    return found
+
+
+def emitted(ear: Ear) -> Iterator[CompileEvent]:
+    """Messages that reached the emitter; their logger may have been off."""
+    for message in ear.skips_emitted:
+        reason = message.split(" due to ")[-1].split(". Found from")[0].split(" Found from ")[0]
+        yield CompileEvent(CompileKind.SKIP, reason.strip())
+
+
+def rerecords(findings: Sequence[LogFinding]) -> tuple[CompileEvent, ...]:
+    """Graphs that were recorded again, and warm-ups that never end because outputs await a backward."""
+    again = events_of(findings, CompileKind.RERECORD, Severity.RERECORD)
+    pending = (found for found in findings if found.message.id == "ind-pending-backward")
+    return once([*again, *events_of(list(pending), CompileKind.RERECORD, Severity.FALLBACK)])
+
+
+def overwritten(findings: Sequence[LogFinding]) -> tuple[CompileEvent, ...]:
+    """Outputs that were read after a later replay had written over them."""
+    lost = [found for found in findings if found.message.rule == CompileKind.OVERWRITTEN_OUTPUT.value]
+    return once(events_of(lost, CompileKind.OVERWRITTEN_OUTPUT, Severity.ERROR))
+
+
+def events_of(findings: Sequence[LogFinding], kind: CompileKind, severity: Severity) -> Iterator[CompileEvent]:
+    """Findings of one severity as events."""
+    for found in findings:
+        if found.message.severity is severity:
+            yield CompileEvent(
+                kind,
+                found.reason or found.message.meaning,
+                found.location.file if found.location else None,
+                found.location.line if found.location else None,
+                found.message.fix,
+            )
+
+
+def silent() -> CompileEvent:
+    """torch 2.8 and later can drop all graphs of a function without a log line or a count."""
+    return CompileEvent(
+        CompileKind.SKIP,
+        "no CUDA graph was launched and torch gives no reason",
+        detail="Look at the partitions: nothing in the step may be capturable.",
+    )

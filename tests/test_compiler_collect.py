@@ -1,0 +1,76 @@
+"""The 18 programs of fixtures/compile, compiled: on a CPU what a CPU can show, on a GPU what an H200 did."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="a step is compiled by torch")
+
+import torch
+
+from capturelint.catalog import data_directory
+from capturelint.compiler.collect import collect
+
+SCRIPT = Path(__file__).parents[1] / "benchmarks" / "compile_experiments.py"
+spec = importlib.util.spec_from_file_location("compile_experiments", SCRIPT)
+experiments = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(experiments)
+NAMES = sorted(experiments.EXPECTED)
+
+
+@pytest.fixture
+def scalars_as_by_default():
+    """An experiment with captured scalars leaves no trace in the next test."""
+    with torch._dynamo.config.patch(capture_scalar_outputs=False, capture_dynamic_output_shape_ops=False):
+        yield
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_cpu_shows_graph_breaks_and_incompatible_operators(name, scalars_as_by_default):
+    found = experiments.collect_one(name, "cpu")
+
+    assert experiments.differences(name, found, on_gpu=False) == []
+    assert found["coverage"] is None
+    assert found["partial"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", NAMES)
+def test_a_gpu_does_what_an_h200_did(name):
+    assert experiments.differences(name, experiments.collect_apart(name)) == []
+
+
+def test_a_guard_that_fails_is_told_with_its_function(scalars_as_by_default):
+    found = experiments.collect_one("item_break", "cpu")
+
+    (recompile,) = found["recompiles"]
+    assert Path(recompile["path"]).name == "item_break.py"
+    assert recompile["reason"].startswith("___stack0 == ")
+
+
+def test_an_exception_of_the_step_is_in_the_report():
+    def step(x):
+        return x @ x.new_zeros(3, 3)
+
+    report = collect(step, lambda number: {"x": torch.zeros(4, 64)}, "cpu")
+
+    assert report.error is not None
+    assert "3" in report.error
+
+
+def test_nothing_is_printed_and_logging_is_as_before(capfd):
+    before = {name: torch._logging._internal.logging.getLogger(name).handlers[:] for name in ("torch._dynamo", "torch")}
+    collect(lambda x: x + x.max().item(), lambda number: {"x": torch.zeros(4)}, "cpu")
+    after = {name: torch._logging._internal.logging.getLogger(name).handlers[:] for name in ("torch._dynamo", "torch")}
+
+    assert {name: len(handlers) for name, handlers in before.items()} == {n: len(h) for n, h in after.items()}
+    assert capfd.readouterr() == ("", "")
+
+
+def test_every_program_has_its_facts():
+    programs = {path.stem for path in (data_directory("fixtures") / "compile").glob("*.py")}
+
+    assert programs == {name.split("+")[0] for name in NAMES}

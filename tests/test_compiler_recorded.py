@@ -1,0 +1,188 @@
+"""What torch 2.11 said on an H200 of 18 programs, read again: breaks, skips and partitions, each with its line."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+
+import pytest
+
+from capturelint.catalog import data_directory
+
+pytest.importorskip("torch", reason="the compiled step is looked at by torch")
+
+from capturelint.compiler import breaks, partitions, skips
+from capturelint.compiler.coverage import coverage_of
+from capturelint.compiler.listen import Ear, Heard
+from capturelint.compiler.report import CompileEvent, CompileKind, CompileReport, Coverage, once
+
+LINES = (data_directory("fixtures") / "compile" / "h200-torch2.11.jsonl").read_text(encoding="utf-8").splitlines()
+RECORDED = {f"{r['name']}{'+scalars' * r['capture_scalar_outputs']}": r for r in map(json.loads, LINES)}
+PREFIX = re.compile(r"[VIWE]\d{4} [\d:.]+ \d+ (?P<file>\S+)\.py:(?P<line>\d+)\] (?:\[[\d/_]+\] )?(?P<tag>\[__\w+\] )?")
+
+
+def hear(record: dict) -> Ear:
+    """The recorded lines as log records again: a message of many lines was one record."""
+    records: list[tuple[tuple[str, str], Heard]] = []
+    for text in record["log"]:
+        prefix = PREFIX.match(text)
+        assert prefix is not None
+        artifact = (prefix["tag"] or "").strip("[] ")
+        name = ".".join(filter(None, [prefix["file"].replace("/", "."), artifact]))
+        stamp = (prefix.group().split("]")[0], name)
+        body = text[prefix.end() :]
+        if records and records[-1][0] == stamp and "scheduler" not in name:
+            records[-1] = (stamp, Heard(name, f"{records[-1][1].text}\n{body}"))
+        else:
+            records.append((stamp, Heard(name, body)))
+    return Ear([heard for _, heard in records])
+
+
+def told(name: str) -> dict[str, list[tuple[str, int | None]]]:
+    ear = hear(RECORDED[name])
+    findings = ear.findings()
+    return {
+        "breaks": [(e.reason, e.line) for e in once(breaks.breaks_logged(ear, findings))],
+        "skips": [(e.reason, e.line) for e in skips.skips(ear, findings, on_gpu=True)],
+        "partitions": [(e.reason, e.line) for e in partitions.partitions(ear)],
+    }
+
+
+PARTITIONS = {
+    "cpu_roundtrip": [("cpu ops", 8), ("cpu ops", None), ("DeviceCopy ops", 9)],
+    "cond": [("Conditional ops", None)],
+    "cpu_scalar_input": [("cpu ops", None), ("DeviceCopy ops", None)],
+    "unsafe_op": [("CUDAGraph-unsafe custom ops", 12)],
+    "nonzero+scalars": [("unbacked binding ops", 8), ("cpu ops", None)],
+}
+SKIPS = {
+    "mutated_input": [("mutated inputs (1 instances)", 9)],
+    "mutated_arg": [("mutated inputs (1 instances)", 8)],
+    "cond": [("control flow operator: torch.cond", 8)],
+}
+BREAKS = {"item_break": 8, "nonzero": 8, "data_if": 8, "data_if+scalars": 8, "print_tensor": 8, "logging_call": 10}
+
+
+@pytest.mark.parametrize("name", sorted(RECORDED))
+def test_what_an_h200_said_is_told_once_and_with_its_line(name):
+    facts = told(name)
+
+    assert facts["partitions"] == PARTITIONS.get(name, [])
+    assert facts["skips"] == SKIPS.get(name, [])
+    assert [line for _, line in facts["breaks"]] == ([BREAKS[name]] if name in BREAKS else [])
+
+
+def test_the_scheduler_tells_how_a_graph_is_split():
+    (split,) = partitions.partitioned(hear(RECORDED["nonzero+scalars"]))
+
+    assert (split.num_partitions, split.num_cudagraphable) == (4, 2)
+
+
+def test_a_partition_names_the_operator():
+    (event,) = partitions.partitions(hear(RECORDED["unsafe_op"]))
+
+    assert (event.detail, event.count) == ("clx.unsafe.default", 2)
+
+
+def test_a_node_in_one_record_is_read_as_torch_2_9_wrote_it():
+    text = 'cudagraph partition due to DeviceCopy ops. Found from : \n   File "/a/m.py", line 3, in f\n    h.cpu()\n'
+    (event,) = partitions.partitions(Ear([Heard("torch._inductor.utils.__perf_hints", text)]))
+
+    assert (event.reason, event.path, event.line) == ("DeviceCopy ops", "/a/m.py", 3)
+
+
+def test_a_skip_that_only_the_emitter_saw_is_an_event():
+    ear = Ear(skips_emitted=["skipping cudagraphs due to cpp wrapper enabled"])
+
+    assert [event.reason for event in skips.skips(ear, [], on_gpu=True)] == ["cpp wrapper enabled"]
+
+
+def test_an_overwritten_output_is_told_by_its_exception():
+    text = (
+        "builtins.RuntimeError: Error: accessing tensor output of CUDAGraphs that has been overwritten by a subsequent "
+        'run. Stack trace: File "/srv/g.py", line 68, in f\n    return sample(x)'
+    )
+    ear = Ear([Heard("exception", text)])
+
+    assert [(e.path, e.line) for e in skips.overwritten(ear.findings())] == [("/srv/g.py", 68)]
+
+
+def api(name: str, correlation: int, at: float) -> dict:
+    return {
+        "ph": "X",
+        "cat": "cuda_runtime",
+        "name": name,
+        "ts": at,
+        "dur": 1,
+        "tid": 1,
+        "args": {"correlation": correlation},
+    }
+
+
+def kernel(name: str, correlation: int) -> dict:
+    return {
+        "ph": "X",
+        "cat": "kernel",
+        "name": name,
+        "ts": 50,
+        "dur": 1,
+        "tid": 7,
+        "args": {"correlation": correlation},
+    }
+
+
+def frame(name: str, begin: float, duration: float) -> dict:
+    return {"ph": "X", "cat": "python_function", "name": name, "ts": begin, "dur": duration, "tid": 1}
+
+
+def test_kernels_are_counted_by_who_launched_them():
+    trace = [
+        frame("/srv/app/model.py(12): decode", 0, 100),
+        frame("torch/nn/modules/module.py(1): _call_impl", 1, 98),
+        frame("torch/cuda/graphs.py(99): replay", 10, 10),
+        api("cudaLaunchKernel", 1, 11),
+        kernel("fill", 1),
+        api("cudaGraphLaunch", 2, 12),
+        kernel("mm", 2),
+        kernel("relu", 2),
+        api("cuLaunchKernel", 3, 40),
+        kernel("triton_poi", 3),
+        api("cudaLaunchKernelExC", 4, 41),
+        kernel("triton_poi", 4),
+        {"ph": "f", "cat": "ac2g", "name": "ac2g", "ts": 1},
+    ]
+
+    measured = coverage_of(trace)
+    assert (measured.kernels_in_graphs, measured.kernels, measured.graph_launches) == (2, 4, 1)
+    assert (measured.replay_kernels, measured.percent) == (1, 50.0)
+    assert [(k.name, k.count, k.path, k.line, k.function) for k in measured.outside] == [
+        ("triton_poi", 2, "/srv/app/model.py", 12, "decode")
+    ]
+
+
+def test_the_report_has_the_fields_of_the_contract():
+    event = CompileEvent(CompileKind.GRAPH_BREAK, "Tensor.item", "model.py", 8)
+    record = CompileReport("NVIDIA H200", "2.11.0", (event,), coverage=Coverage(120, 123, 2)).as_json()
+
+    assert record["graph_breaks"] == [
+        {"reason": "Tensor.item", "path": "model.py", "line": 8, "detail": "", "count": 1}
+    ]
+    assert {"skips", "partitions", "recompiles"} <= record.keys()
+    assert record["coverage"] == {
+        "kernels_in_graphs": 120,
+        "kernels": 123,
+        "graph_launches": 2,
+        "replay_kernels": 0,
+        "outside": (),
+    }
+
+
+def test_a_break_that_several_sources_tell_is_one_event():
+    logged = CompileEvent(CompileKind.GRAPH_BREAK, "Data-dependent branching", "m.py", 8)
+    listed = CompileEvent(CompileKind.GRAPH_BREAK, "data-dependent control flow", "m.py", 8, "use torch.where")
+
+    assert [(e.reason, e.detail, e.count) for e in once([logged, listed])] == [
+        ("Data-dependent branching", "use torch.where", 2)
+    ]
+    assert Counter(type(e) for e in once([logged, listed])) == {CompileEvent: 1}
