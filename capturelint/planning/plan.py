@@ -10,11 +10,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from capturelint.errors import HistogramError
 from capturelint.planning.histogram import Histogram
-from capturelint.planning.measured import Measured, total
+from capturelint.planning.measured import Measured, Series, total
 from capturelint.planning.partition import Frontier
 
 WHOLE_CURVE = 300_000
@@ -108,14 +108,24 @@ def choose(histogram: Histogram, limits: Limits, measured: Measured | None = Non
     by_time = measured is not None and measured.replay_ns is not None
     weights = [measured.replay_ns.at(size) for size in candidates] if measured and measured.replay_ns else candidates
     frontier = Frontier(list(rounded.values()), weights)
-    _, cuts = cheapest(frontier, graphs)
+    cost, cuts = cheapest(frontier, graphs)
     usage = use(histogram, [candidates[cut] for cut in cuts], measured)
-    live_rows = sum(usage.live_rows)
+    live_rows, eager_ns = sum(usage.live_rows), 0.0
+    if by_time and usage.step_ns is not None:
+        eager_ns = usage.step_ns * histogram.steps - cost
     curve = tuple(
-        CurvePoint(number, cost / sum(rounded.values()) if by_time else 1 - live_rows / cost)
-        for number, cost in curve_costs(frontier, len(cuts))
+        CurvePoint(number, (ns + eager_ns) / histogram.steps if by_time else 1 - live_rows / ns)
+        for number, ns in curve_costs(frontier, len(cuts))
     )
+    if measured is not None and measured.replay_ns is not None:
+        histogram = replace(histogram, notes=(*histogram.notes, time_note(measured, measured.replay_ns)))
     return BucketPlan(histogram, limits, usage, curve, by_time, rounded_rows)
+
+
+def time_note(measured: Measured, series: Series) -> str:
+    """Where the step times come from."""
+    spread = f"batch {series.sizes[0]:,} to {series.sizes[-1]:,}"
+    return f"step times measured on {measured.device} at {spread}, interpolated between, extrapolated above"
 
 
 def affordable_graphs(limits: Limits) -> int:
