@@ -44,6 +44,7 @@ from capturelint.static.values import (
     Union,
     Value,
     constant,
+    int_constant,
     join,
     options,
     tensor_in,
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
     from capturelint.static.interpret import Interpreter
 
 MAX_DEPTH = 60
+MAX_ACTIVE = 6
+"""Calls of one function within itself on constant arguments: enough for small recursions to reach their end."""
 BUILTINS = host_calls.BUILTINS
 TENSOR_TYPES = {
     "Tensor": Kind.UNKNOWN,
@@ -169,7 +172,8 @@ def run_function(vm: Interpreter, function: Function, args: list[Value], kwargs:
 
     definition = function.definition
     active = sum(call.definition is definition for call in vm.stack)
-    if active > 1 or len(vm.stack) > MAX_DEPTH or vm.fuel <= 0:
+    counted = any(int_constant(value) is not None for value in args)
+    if active > (MAX_ACTIVE if counted else 1) or len(vm.stack) > MAX_DEPTH or vm.fuel <= 0:
         escape(vm, [*args, *kwargs.values()])
         return UNKNOWN
     scope = Scope(function.module, function.scope)
@@ -314,13 +318,33 @@ def instance_of(vm: Interpreter, definition: ClassDef) -> Value:
     driver, vm.driver = vm.driver, None
     try:
         with vm.silent():
-            made = instantiate(vm, definition, [], {}, definition.node, True)
+            made = instantiate(vm, definition, [], {}, definition.node, False)
     finally:
         vm.phase, vm.heap.step, vm.driver = phase, step, driver
     if isinstance(made, Ref):
         vm.heap.replace(made, opaque=True)
+        settle_memory(vm, made)
     vm.instances[definition] = made
     return made
+
+
+def settle_memory(vm: Interpreter, made: Ref) -> None:
+    """Who built the instance also moved it: parameters and buffers are on the device, other tensors may be."""
+    host_calls.move_module(vm, made, Memory.DEVICE, set())
+    for _, value in list(vm.heap.reach(made)):
+        found = vm.heap.get(value) if isinstance(value, Ref) else None
+        if found is None or not any(is_unplaced(v) for v in found.slots.values()):
+            continue
+        slots = {
+            key: replace(v, memory=Memory.EITHER) if isinstance(v, Tensor) and is_unplaced(v) else v
+            for key, v in found.slots.items()
+        }
+        vm.heap.objects[value.oid] = replace(found, slots=slots)  # type: ignore[union-attr]
+
+
+def is_unplaced(value: Value) -> bool:
+    """A host tensor whose device no code named."""
+    return isinstance(value, Tensor) and value.memory is Memory.HOST and not value.placed
 
 
 def run_lambda(vm: Interpreter, function: Lambda, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
@@ -547,7 +571,10 @@ def run_capture_query(vm: Interpreter, node: ast.If, value: Value, scope: Scope,
     mutated = set(vm.step.mutated)
     alive = vm.run(taken, scope)
     if not alive:
-        left_out = shadow.mutated - set(vm.step.mutated) | ({Home(0, "work")} if shadow.work and vm.step.work == shadow.before else set())
+        left_out = shadow.mutated - set(vm.step.mutated)
+        returned = union([value for value, _ in vm.stack[-1].returns])
+        if shadow.returned is not None and returned != shadow.returned and vm.step.work == shadow.before:
+            left_out = left_out | {Home(0, "result")}
     else:
         with vm.silent(), Shadow(vm) as plain:
             after = vm.save(scope)
@@ -566,6 +593,8 @@ class Shadow:
         self.vm = vm
         self.mutated: set[Home] = set()
         self.work = 0
+        self.returned: Value | None = None
+        """The tensors that the code returns, where it computed anything."""
         self.before = vm.step.work
 
     def __enter__(self) -> Shadow:
@@ -580,6 +609,9 @@ class Shadow:
         self.mutated = set(vm.step.mutated)
         self.work = vm.step.work
         vm.step, returns, vm.driver = self.kept
+        given = [value for value, _ in vm.stack[-1].returns[returns:]]
+        tensors = [value for value in given if tensor_in(value) is not None]
+        self.returned = union(tensors) if tensors and self.work else None
         del vm.stack[-1].returns[returns:]
 
 

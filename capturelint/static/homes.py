@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TypeAlias
-
 from capturelint.static.events import Site
 from capturelint.static.index import ClassDef
 from capturelint.static.values import (
@@ -58,14 +56,69 @@ class Object:
     buffers: frozenset[str] = frozenset()
 
 
-Objects: TypeAlias = dict[int, Object]
+BLOCK = 32
+"""Objects a block of the table: a branch copies the list of blocks, a write copies one block."""
+
+
+class Objects:
+    """Objects by number, cheap to copy and to compare: blocks are shared until one of their objects is written."""
+
+    __slots__ = ("blocks",)
+
+    def __init__(self, blocks: dict[int, dict[int, Object]] | None = None) -> None:
+        self.blocks = blocks if blocks is not None else {}
+
+    def get(self, oid: int) -> Object | None:
+        """The object of that number."""
+        block = self.blocks.get(oid // BLOCK)
+        return block.get(oid) if block is not None else None
+
+    def __getitem__(self, oid: int) -> Object:
+        return self.blocks[oid // BLOCK][oid]
+
+    def __contains__(self, oid: int) -> bool:
+        return self.get(oid) is not None
+
+    def __setitem__(self, oid: int, found: Object) -> None:
+        block = self.blocks.get(oid // BLOCK)
+        self.blocks[oid // BLOCK] = {**block, oid: found} if block is not None else {oid: found}
+
+    def items(self) -> Iterator[tuple[int, Object]]:
+        """Every object with its number."""
+        for block in list(self.blocks.values()):
+            yield from block.items()
+
+    def copy(self) -> Objects:
+        """The same objects; blocks are shared."""
+        return Objects(dict(self.blocks))
+
+    def join(self, other: Objects) -> None:
+        """Join another table that came from the same one into this one."""
+        for number, theirs in other.blocks.items():
+            ours = self.blocks.get(number)
+            if ours is None:
+                self.blocks[number] = theirs
+            elif ours is not theirs:
+                self.blocks[number] = join_blocks(ours, theirs)
+
+
+def join_blocks(ours: dict[int, Object], theirs: dict[int, Object]) -> dict[int, Object]:
+    """One block for two states of it."""
+    merged = dict(ours)
+    for oid, found in theirs.items():
+        present = merged.get(oid)
+        if present is None:
+            merged[oid] = found
+        elif present is not found:
+            merged[oid] = join_objects(present, found)
+    return merged
 
 
 class Heap:
     """The mutable objects by number, and the step that is running."""
 
     def __init__(self) -> None:
-        self.objects: Objects = {}
+        self.objects = Objects()
         self.step = 0
         self.next_oid = 0
         self.per_step: set[Home] = set()
@@ -91,10 +144,8 @@ class Heap:
     def read(self, ref: Ref, key: object) -> Value | None:
         """What a slot holds; a number that every step changes is no longer known exactly."""
         value = self.objects[ref.oid].slots.get(key)
-        if value is None:
-            return None
-        home = Home(ref.oid, key)
-        if isinstance(value, (Const, Number)) and (is_number(value) or isinstance(value.value, bool)):  # type: ignore[union-attr]
+        if isinstance(value, Number) or (isinstance(value, Const) and isinstance(value.value, (int, float))):
+            home = Home(ref.oid, key)
             if home in self.per_step:
                 return Number(Varies.PER_STEP, frozenset({home}))
             return replace(value, deps=value.deps | {home})
@@ -103,48 +154,34 @@ class Heap:
     def write(self, ref: Ref, key: object, value: Value) -> None:
         """Put a value into a slot. A number computed from the slot's own old content changes at every step."""
         found = self.objects[ref.oid]
-        home = Home(ref.oid, key)
-        if isinstance(value, (Const, Number)):
-            if home in value.deps and found.slots.get(key) != value and self.changed(found.slots.get(key), value):
+        if isinstance(value, (Const, Number)) and value.deps:
+            home = Home(ref.oid, key)
+            if home in value.deps and found.born < self.step and changes(found.slots.get(key), value):
                 self.per_step.add(home)
             value = replace(value, deps=value.deps - {home})
         self.objects[ref.oid] = replace(found, slots={**found.slots, key: value})
-
-    @staticmethod
-    def changed(old: Value | None, new: Value) -> bool:
-        """False for ``self.n = self.n``: the same number goes back into its slot."""
-        if isinstance(old, Const) and isinstance(new, Const):
-            return old.value != new.value
-        if isinstance(old, Number) and isinstance(new, Number):
-            return True
-        return True
 
     def replace(self, ref: Ref, **changes: object) -> None:
         """Change fields of an object's record."""
         self.objects[ref.oid] = replace(self.objects[ref.oid], **changes)  # type: ignore[arg-type]
 
     def snapshot(self) -> Objects:
-        """The table as it is; entries are immutable, so a shallow copy is enough."""
-        return dict(self.objects)
+        """The table as it is; objects are immutable, so sharing them is enough."""
+        return self.objects.copy()
 
     def merge(self, others: list[Objects]) -> None:
         """Make the table the join of several that came from the same one."""
         if not others:
             return
-        merged = dict(others[0])
+        merged = others[0].copy()
         for other in others[1:]:
-            for oid, found in other.items():
-                present = merged.get(oid)
-                if present is None:
-                    merged[oid] = found
-                elif present is not found:
-                    merged[oid] = join_objects(present, found)
+            merged.join(other)
         self.objects = merged
 
     def carry(self) -> None:
         """Begin the next step: every tensor in a slot gets that slot as its home."""
         self.step += 1
-        for oid, found in self.objects.items():
+        for oid, found in list(self.objects.items()):
             slots = {key: stamp(value, Home(oid, key), self.per_step) for key, value in found.slots.items()}
             element = stamp(found.element, Home(oid, "[]"), self.per_step) if found.element is not None else None
             self.objects[oid] = replace(found, slots=slots, element=element)
@@ -170,6 +207,11 @@ class Heap:
                     todo += [(home, option) for option in found.options]
                 case _:
                     pass
+
+
+def changes(old: Value | None, new: Value) -> bool:
+    """False for ``self.n = self.n``: the same number goes back into its slot."""
+    return not (isinstance(old, Const) and isinstance(new, Const) and old.value == new.value)
 
 
 def join_objects(left: Object, right: Object) -> Object:

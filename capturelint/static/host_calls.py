@@ -596,6 +596,9 @@ def call_nn_method(
 ) -> Value:
     """Methods that every ``nn.Module`` has, and those of module containers."""
     match name:
+        case "__call__" | "forward":
+            method = attributes.find_method(vm, found.cls, "forward") if isinstance(found.cls, ClassDef) else None
+            return vm.call(attributes.bound(vm, owner, *method, node), args, kwargs, node) if method else UNKNOWN
         case "to" | "cuda" | "cpu" | "half" | "float" | "bfloat16" | "eval" | "train" | "requires_grad_" | "to_empty":
             if name in ("to", "cuda", "cpu", "to_empty"):
                 memory = destination(name, args, kwargs)

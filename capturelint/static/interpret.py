@@ -13,6 +13,7 @@ import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from capturelint.catalog import Operations
 from capturelint.place import Frame
@@ -61,8 +62,11 @@ from capturelint.static.values import (
 )
 from capturelint.vocabulary import Confidence, EventKind, Phase, Varies
 
+EventKey: TypeAlias = tuple[object, ...]
 MAX_DEPTH = 60
 MAX_UNROLL = 6
+MAX_DOUBT = 2
+"""Nested unknown host conditions from which on a finding is only possible: one switch may well be on, two rarely."""
 FUEL = 400_000
 """Expressions that one entry may evaluate; what is not reached by then is not analysed, and the report says so."""
 
@@ -128,10 +132,12 @@ class Interpreter:
         self.heap = Heap()
         self.phase = Phase.SET_UP
         self.step = Step()
-        self.events: dict[tuple[object, ...], Event] = {}
+        self.noted: dict[EventKey, tuple[Event, int]] = {}
+        self.log: list[tuple[EventKey, int]] = []
         self.stack: list[Call] = []
         self.cap = Confidence.CERTAIN
         self.doubt = 0
+        self.soft = 0
         self.hidden = 0
         self.muted = 0
         self.compiled = False
@@ -179,17 +185,32 @@ class Interpreter:
         """Note that something happened. Nothing is noted outside recorded code unless ``phase`` says so."""
         if self.muted or (phase or self.phase) is not (phase or Phase.RECORDED):
             return
-        sure = min(sure, self.cap)
-        if self.doubt:
-            sure = min(sure, Confidence.LIKELY)
-        if self.hidden:
-            sure = Confidence.POSSIBLE
+        sure = Confidence.POSSIBLE if self.hidden else min(sure, self.cap, Confidence.LIKELY if self.soft else sure)
         site = node if isinstance(node, Site) else self.site(node)
         event = Event(kind, site, how, sure, phase or self.phase, name, varies, torch, self.compiled)
-        key = (kind, how, site.place, torch, self.compiled)
-        present = self.events.get(key)
-        if present is None or present.confidence < sure:
-            self.events[key] = event
+        self.note(event, self.doubt)
+
+    def note(self, event: Event, doubt: int) -> None:
+        """Keep the surest sighting of an event: the fewest unknown conditions on the way, then the confidence."""
+        key = (event.kind, event.how, event.site.place, event.torch, event.compiled)
+        self.log.append((key, doubt))
+        present = self.noted.get(key)
+        if present is None or (-present[1], present[0].confidence) < (-doubt, event.confidence):
+            self.noted[key] = (event, doubt)
+
+    def found(self) -> list[Event]:
+        """The events, each as sure as the conditions on its way allow."""
+        return [replace(event, confidence=min(event.confidence, doubted(doubt))) for event, doubt in self.noted.values()]
+
+    def settle_sides(self, start: int, middle: int) -> None:
+        """What both sides of an unknown condition do does not depend on it."""
+        first, second = least(self.log[start:middle]), least(self.log[middle:])
+        for key in first.keys() & second.keys():
+            event, doubt = self.noted[key]
+            settled = max(first[key], second[key]) - 1
+            if settled < doubt:
+                self.noted[key] = (event, settled)
+            self.log.append((key, settled))
 
     @property
     def recording(self) -> bool:
@@ -210,7 +231,7 @@ class Interpreter:
     def restore(self, scope: Scope, state: State) -> None:
         """Go back to a state."""
         scope.names = dict(state.names)
-        self.heap.objects = dict(state.objects)
+        self.heap.objects = state.objects.copy()
 
     def merge(self, scope: Scope, states: list[State]) -> bool:
         """Join states that came from the same one; ``False`` where no path arrives."""
@@ -225,16 +246,22 @@ class Interpreter:
         return True
 
     @contextmanager
-    def uncertain(self, truth: Truth) -> Iterator[None]:
-        """Code that runs only under a condition nobody knows."""
-        doubt, hidden = int(truth in (Truth.HOST, Truth.STEP)), int(truth is Truth.DEVICE)
+    def uncertain(self, truth: Truth, test: ast.expr | None = None) -> Iterator[None]:
+        """Code that runs only under a condition nobody knows.
+
+        Whether an optional argument is there is a condition that a step can take: less sure, but no doubt.
+        """
+        soft = int(truth is Truth.HOST and test is not None and asks_for_none(test))
+        doubt, hidden = int(truth in (Truth.HOST, Truth.STEP)) - soft, int(truth is Truth.DEVICE)
         self.doubt += doubt
         self.hidden += hidden
+        self.soft += soft
         try:
             yield
         finally:
             self.doubt -= doubt
             self.hidden -= hidden
+            self.soft -= soft
 
     @contextmanager
     def silent(self) -> Iterator[None]:
@@ -328,12 +355,16 @@ class Interpreter:
             return self.run(node.orelse, scope)
         before = self.save(scope)
         arrived: list[State] = []
+        marks: list[int] = []
         for side, outcome in ((node.body, True), (node.orelse, False)):
+            marks.append(len(self.log))
             self.restore(scope, before)
             self.narrow(node.test, scope, outcome)
-            with self.uncertain(truth):
+            with self.uncertain(truth, node.test):
                 if self.run(side, scope):
                     arrived.append(self.save(scope))
+        if truth is Truth.HOST:
+            self.settle_sides(*marks)
         if truth is Truth.STEP:
             left = len(arrived) < 2
             if left or self.step.work > work or self.tensors_differ(arrived):
@@ -809,6 +840,9 @@ class Interpreter:
 
     def binary(self, op: ast.operator, left: Value, right: Value, node: ast.AST) -> Value:
         """Arithmetic on any values: a tensor operand makes it a kernel, two host numbers make a host number."""
+        query = next((value for value in (left, right) if isinstance(value, CaptureQuery)), None)
+        if query is not None:
+            return query
         if tensor_in(left) is not None or tensor_in(right) is not None:
             return torch_calls.operate(self, node, [left, right], matmul=isinstance(op, ast.MatMult), op=op)
         a, b = constant(left), constant(right)
@@ -908,15 +942,16 @@ class Interpreter:
             for at, operand in enumerate(node.values):
                 value = self.eval(operand, scope)
                 last = at == len(node.values) - 1
-                if isinstance(value, CaptureQuery) or any(isinstance(o, CaptureQuery) for o in options(value)):
-                    seen.append(value)
+                if isinstance(value, CaptureQuery) and self.recording:
+                    if last or (Truth.FALSE if value.negated else Truth.TRUE) is stop:
+                        return value
                     continue
                 truth = Truth.HOST if last else self.truth(value, operand, "bool-op", report_step=False)
                 seen.append(value)
                 if truth is stop:
                     return value
                 if not last:
-                    if truth is not (Truth.TRUE if stop is Truth.FALSE else Truth.FALSE):
+                    if truth is not (Truth.TRUE if stop is Truth.FALSE else Truth.FALSE) and not asks_for_none(operand):
                         self.doubt += 1
                         entered += 1
                     else:
@@ -925,9 +960,6 @@ class Interpreter:
         finally:
             self.doubt -= entered
             scope.names = saved | {k: v for k, v in scope.names.items() if k not in saved}
-        queries = [value for value in seen if isinstance(value, CaptureQuery)]
-        if queries:
-            return queries[0]
         return self.boolean(seen)
 
     def boolean(self, seen: list[Value]) -> Value:
@@ -1012,7 +1044,7 @@ class Interpreter:
         saved = dict(scope.names)
         for side, outcome in ((node.body, True), (node.orelse, False)):
             self.narrow(node.test, scope, outcome)
-            with self.uncertain(truth):
+            with self.uncertain(truth, node.test):
                 values.append(self.eval(side, scope))
             scope.names = dict(saved)
         joined = union(values)
@@ -1097,12 +1129,14 @@ class Interpreter:
         scope: Scope | None = None,
     ) -> Value:
         """Call each alternative of a value; ``extra`` says that more arguments were passed than are known."""
-        results = [
-            calls.call_one(self, option, args, kwargs, node, extra, scope)
-            for option in options(function)
-            if option != NONE
-        ]
-        return union(results)
+        chosen = [option for option in options(function) if option != NONE]
+        # Which of several functions is called (a table of variants, a configured one) is a condition nobody knows.
+        several = sum(isinstance(option, (Function, Lambda, Class)) for option in chosen) > 1
+        self.doubt += several
+        try:
+            return union([calls.call_one(self, option, args, kwargs, node, extra, scope) for option in chosen])
+        finally:
+            self.doubt -= several
 
     # ---------------------------------------------------------------- truth
 
@@ -1110,6 +1144,8 @@ class Interpreter:
         """What a condition says. A tensor on the device is read to find out, and that is an event."""
         answers = {self.truth_of(option) for option in options(value)}
         tensor = tensor_in(value)
+        if tensor is not None and Truth.DEVICE in answers and tensor.sure is Confidence.POSSIBLE:
+            return Truth.HOST  # one of many things that a table may hold
         if tensor is not None and Truth.DEVICE in answers:
             self.emit(EventKind.BRANCH, node, how, tensor.sure, name=how)
             return Truth.DEVICE
@@ -1181,6 +1217,30 @@ class Interpreter:
                         self.heap.replace(holder, slots={**found.slots, name: filtered(value, wanted)})
             case _:
                 pass
+
+
+def doubted(doubt: int) -> Confidence:
+    """The most that can be said behind so many unknown conditions."""
+    return Confidence.CERTAIN if doubt == 0 else Confidence.LIKELY if doubt < MAX_DOUBT else Confidence.POSSIBLE
+
+
+def least(log: list[tuple[EventKey, int]]) -> dict[EventKey, int]:
+    """The fewest doubts under which each event was seen."""
+    seen: dict[EventKey, int] = {}
+    for key, doubt in log:
+        seen[key] = min(doubt, seen.get(key, doubt))
+    return seen
+
+
+def asks_for_none(test: ast.expr) -> bool:
+    """``x is None``, ``x is not None``, ``not (...)`` of one, or a bare name."""
+    match test:
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return asks_for_none(operand)
+        case ast.Compare(ops=[ast.Is() | ast.IsNot()], comparators=[ast.Constant(value=None)]):
+            return True
+        case _:
+            return False
 
 
 def filtered(value: Union, wanted: Callable[[Value], bool]) -> Value:

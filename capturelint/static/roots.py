@@ -17,7 +17,7 @@ from capturelint.static.events import Event
 from capturelint.static.homes import Sort, Step
 from capturelint.static.index import ClassDef, FunctionDef, Index, Module
 from capturelint.static.interpret import Call, Interpreter
-from capturelint.static.regions import Entry, EntryKind
+from capturelint.static.regions import CACHE_WORDS, Entry, EntryKind
 from capturelint.static.values import (
     NONE,
     UNKNOWN,
@@ -33,9 +33,11 @@ from capturelint.static.values import (
     Scope,
     Tensor,
     Text,
+    Union,
     Value,
     join,
     options,
+    union,
 )
 from capturelint.vocabulary import Confidence, Phase, Varies
 
@@ -117,17 +119,20 @@ def run_steps(stage: Stage, entry: Entry, prepare: object) -> Outcome:
     for run in range(MAX_RUNS):
         vm.heap.carry()
         vm.step = Step()
-        vm.events.clear()
+        vm.noted.clear()
+        vm.log.clear()
         vm.phase = Phase.WARM_UP if run == 0 else Phase.RECORDED
         before, known = host_slots(vm), set(vm.heap.per_step)
         vm.fuel = max(vm.fuel, 1)
         vm.call(prepared.function, list(prepared.args), dict(prepared.kwargs), prepared.node)
-        if vm.recording:
+        if not vm.recording:
+            forget_first_state(vm, before)
+        else:
             finish_step(vm)
             settle(vm, before)
             if vm.heap.per_step == known and run >= 1 and not changed_kind(vm, before):
                 break
-    outcome.events = list(vm.events.values())
+    outcome.events = vm.found()
     outcome.unlisted = vm.unlisted
     outcome.exhausted = vm.fuel <= 0
     return outcome
@@ -141,6 +146,16 @@ def host_slots(vm: Interpreter) -> dict[Home, Value]:
         for key, value in found.slots.items()
         if isinstance(value, (Const, Number))
     }
+
+
+def forget_first_state(vm: Interpreter, before: dict[Home, Value]) -> None:
+    """What warm-up may have built it has built: of "old or new" the new one is what capture finds."""
+    for home, old in before.items():
+        found = vm.heap.objects.get(home.owner)
+        new = found.slots.get(home.key) if found is not None else None
+        if found is not None and isinstance(new, Union):
+            kept = [option for option in new.options if option != old]
+            vm.heap.objects[home.owner] = replace(found, slots={**found.slots, home.key: union(kept)})
 
 
 def settle(vm: Interpreter, before: dict[Home, Value]) -> None:
@@ -219,7 +234,9 @@ def parameters(stage: Stage, vm: Interpreter, definition: FunctionDef) -> Iterat
         default = defaults.get(argument.arg)
         if default is not None:
             given = vm.quiet_eval(default, Scope(definition.module))
-            value = given if value is UNKNOWN or given != NONE and isinstance(value, (Number, Text)) else join(given, value)
+            # What decode code does not usually pass (labels, output flags) keeps its default.
+            usual = argument.arg in vm.catalog.parameters or argument.arg in CACHE_WORDS
+            value = join(given, value) if usual and value is not UNKNOWN else given
         yield argument.arg, value
 
 
@@ -261,7 +278,7 @@ def run_driver(stage: Stage, entry: Entry) -> Outcome:
         run_root(stage, vm, entry)
         if vm.recording:
             vm.driver.end(vm)
-        outcome = Outcome(list(vm.events.values()), vm.unlisted, vm.fuel <= 0)
+        outcome = Outcome(vm.found(), vm.unlisted, vm.fuel <= 0)
     return outcome
 
 

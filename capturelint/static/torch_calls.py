@@ -473,6 +473,7 @@ def factory(vm: Interpreter, name: str, args: list[Value], kwargs: dict[str, Val
         negative=isinstance(number, (int, float)) and number < 0,
         varies=varies if varies is Varies.PER_STEP and memory is not Memory.DEVICE else Varies.NEVER,
         deps=frozenset().union(*map(deps_of, flatten(vm, args))) if args else frozenset(),
+        placed="device" in kwargs or memory is Memory.PINNED,
     )
 
 
@@ -529,6 +530,7 @@ def from_host(vm: Interpreter, name: str, args: list[Value], kwargs: dict[str, V
         varies=varies if any(isinstance(v, Number) and not v.read for v in flat) else Varies.NEVER,
         deps=frozenset().union(*map(deps_of, flat)) if flat else frozenset(),
         negative=any(isinstance(n := constant(v), int) and n < 0 for v in flat),
+        placed="device" in kwargs or memory is Memory.PINNED,
     )
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from capturelint.static.events import Site
     from capturelint.static.index import ClassDef, FunctionDef, Module
 
-MAX_OPTIONS = 5
+MAX_OPTIONS = 12
 
 
 class Memory(Enum):
@@ -142,6 +142,8 @@ class Tensor:
     varies: Varies = Varies.NEVER
     deps: frozenset[Home] = frozenset()
     parameter: bool = False
+    placed: bool = False
+    """True where the code named the device, so that no default and no later move decides."""
 
     @property
     def on_device(self) -> bool:
@@ -436,6 +438,7 @@ def join_tensors(left: Tensor, right: Tensor) -> Tensor:
         varies=max(left.varies, right.varies),
         deps=left.deps | right.deps,
         parameter=left.parameter and right.parameter,
+        placed=left.placed and right.placed,
     )
 
 
@@ -489,7 +492,9 @@ def tensor_in(value: Value) -> Tensor | None:
     if isinstance(value, Union):
         found = next((option for option in value.options if isinstance(option, Tensor)), None)
         if found is not None:
-            return replace(found, sure=min(found.sure, Confidence.LIKELY))
+            # Beside nothing or anything it is likely a tensor; beside other things (a table's values) it is a guess.
+            plain = all(option == NONE or isinstance(option, (Tensor, Unknown)) for option in value.options)
+            return replace(found, sure=min(found.sure, Confidence.LIKELY if plain else Confidence.POSSIBLE))
     return None
 
 
