@@ -166,7 +166,7 @@ def moved_numbers(before: StepTrace) -> Iterator[Observation]:
         old, new = store.slot.value, store.after
         yield Observation(
             ObservationKind.SCALAR_CHANGED,
-            f"`{store.slot.name}` went from {old} to {new} in eager step {before.step}; no replay changes it",
+            f"went from {old} to {new} in eager step {before.step}, which no replay repeats",
             store.spots,
             step=before.step,
             before=repr(old),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -26,11 +26,12 @@ from capturelint.runtime.differences import (
 from capturelint.runtime.eager import make_inputs
 from capturelint.runtime.homes import Slot, homes, numbers
 from capturelint.runtime.lines import LineLog
-from capturelint.runtime.observations import Observation
+from capturelint.runtime.observations import Observation, Spot
 from capturelint.runtime.project import Project
 from capturelint.runtime.protocol import Stage
 from capturelint.runtime.target import Target
 from capturelint.runtime.trace import Recorder
+from capturelint.vocabulary import ObservationKind
 
 MAX_WATCHED = 64
 """Slots looked at after every line: layers hold the same ones, and the first few name the line."""
@@ -61,7 +62,7 @@ def explain(bench: Bench) -> list[Observation]:
         return [otherwise]
     for later in eager:
         if found := frozen(first, later):
-            return [*found, *explain_numbers(bench)]
+            return traced_back(found, explain_numbers(bench), later.draws)
     return explain_moves(bench)
 
 
@@ -96,6 +97,24 @@ def explain_numbers(bench: Bench) -> list[Observation]:
     """Host numbers that the captured step moves: what the frozen ones come from."""
     before, _ = watched_step(bench, numbers)
     return list(unique(moved_numbers(before)))[:MAX_NUMBERS]
+
+
+def traced_back(
+    found: list[Observation], moved: list[Observation], draws: tuple[tuple[Spot, ...], ...]
+) -> list[Observation]:
+    """Frozen numbers with where they come from: a host number of the state, or a draw.
+
+    The line that moves a number is an observation of its own only where it stands in another file than its uses.
+    """
+    if not moved and draws and draws[0] and found[0].kind is ObservationKind.SCALAR_CHANGED:
+        return [replace(found[0], kind=ObservationKind.RANDOM_FROZEN, spots=draws[0])]
+    said = "".join(f"; `{each.home}` {each.text}" for each in moved[:1])
+    files = {each.spots[-1].path for each in found if each.spots}
+    elsewhere = [each for each in moved if each.spots and each.spots[-1].path not in files]
+    return [
+        *(replace(each, text=each.text + said) for each in found),
+        *(replace(each, text=f"`{each.home}` {each.text}") for each in elsewhere),
+    ]
 
 
 def watched_step(bench: Bench, slots: Callable[[object], list[Slot]]) -> tuple[StepTrace, StepTrace]:

@@ -42,7 +42,7 @@ class Store:
 
 @dataclass(slots=True)
 class LineLog:
-    """Lines, stores to the watched slots, and draws of Python's random generators."""
+    """Lines, stores to the watched slots, and draws from the host's random generators and clocks."""
 
     project: Project
     watched: list[Slot] = field(default_factory=list)
@@ -55,27 +55,27 @@ class LineLog:
     @contextmanager
     def recording(self) -> Iterator[LineLog]:
         """Trace this thread's lines while entered."""
-        previous = sys.gettrace()
+        previous, profile = sys.gettrace(), sys.getprofile()
+        sys.setprofile(self.on_c_call)
         sys.settrace(self.on_call)
         try:
             yield self
         finally:
             sys.settrace(previous)
+            sys.setprofile(profile)
             self.look_at_slots()
 
     def on_call(self, frame: FrameType, event: str, argument: object) -> Tracer | None:
         """A function starts: follow its lines only if it is the target's."""
-        filename = frame.f_code.co_filename
-        if filename == random.__file__ and not self.is_nested_draw(frame):
-            self.draws.append(self.project.spots(frame))
-        if not self.project.owns(filename):
+        if not self.project.owns(frame.f_code.co_filename):
             return None
         self.depth += 1
         return self.on_line
 
-    def is_nested_draw(self, frame: FrameType) -> bool:
-        """``randrange`` calls further functions of its own module."""
-        return frame.f_back is not None and frame.f_back.f_code.co_filename == random.__file__
+    def on_c_call(self, frame: FrameType, event: str, argument: object) -> None:
+        """A built-in starts: note those that answer anew each time."""
+        if event == "c_call" and is_draw(argument):
+            self.draws.append(self.project.spots(frame))
 
     def on_line(self, frame: FrameType, event: str, argument: object) -> Tracer | None:
         """A line starts, or its function returns."""
@@ -97,6 +97,14 @@ class LineLog:
             if slot.has_changed():
                 self.watched.remove(slot)
                 self.stores.append(Store(slot, slot.current(), self.last))
+
+
+def is_draw(function: object) -> bool:
+    """Whether a built-in draws a random number or tells the time."""
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, random.Random) or getattr(owner, "__name__", "") == "time":
+        return True
+    return type(owner).__module__.startswith("numpy.random")
 
 
 def parting(first: list[Line], second: list[Line]) -> Line | None:
