@@ -7,7 +7,6 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Optional
 
 import typer
 from pathspec import GitIgnoreSpec
@@ -39,16 +38,17 @@ def run(
     entry: list[str] = typer.Option([], "--entry", metavar="MODULE:NAME", help="Recorded code starts here."),
     bind: list[str] = typer.Option([], "--bind", metavar="PARAM=MODULE:CLASS", help="Type of an entry's parameter."),
     follow: list[str] = typer.Option([], "--follow", metavar="PACKAGE", help="Also analyse this package's sources."),
-    torch: Optional[str] = typer.Option(None, "--torch", metavar="VERSION", help="Torch version or range to check for."),
-    confidence: Optional[str] = typer.Option(None, help="Report at or above: certain, likely (default) or possible."),
+    torch: str | None = typer.Option(None, "--torch", metavar="VERSION", help="Torch version or range to check for."),
+    confidence: str | None = typer.Option(None, help="Report at or above: certain, likely (default) or possible."),
     select: list[str] = typer.Option([], help="Only these rules (comma-separated or repeated)."),
     ignore: list[str] = typer.Option([], help="Not these rules."),
     format: Format = typer.Option(Format.TEXT, "--format", help="How to write the report."),
-    output: Optional[Path] = typer.Option(None, help="Write the report to a file."),
-    config: Optional[Path] = typer.Option(None, help="Configuration file."),
-    baseline: Optional[Path] = typer.Option(None, help="Findings recorded there are not reported."),
+    output: Path | None = typer.Option(None, help="Write the report to a file."),
+    config: Path | None = typer.Option(None, help="Configuration file."),
+    baseline: Path | None = typer.Option(None, help="Findings recorded there are not reported."),
     write_baseline_: bool = typer.Option(False, "--write-baseline", help="Record all findings as known."),
-    diff_base: Optional[str] = typer.Option(None, "--diff-base", metavar="REV", help="Only lines changed since REV."),
+    diff_base: str | None = typer.Option(None, "--diff-base", metavar="REV", help="Only lines changed since REV."),
+    html: Path | None = typer.Option(None, "--html", metavar="FILE", help="Also write the report as one HTML file."),
     exit_zero: bool = typer.Option(False, "--exit-zero", help="Exit 0 whatever is found."),
     statistics: bool = typer.Option(False, help="Count findings by rule."),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="Print findings only."),
@@ -70,7 +70,9 @@ def run(
     report = report_of(checked, version, level, wanted, unwanted, settings)
     known = baseline or settings.baseline
     if write_baseline_:
-        count = write_baseline([f for f in report.findings if not f.suppressed], known or DEFAULT_BASELINE, settings.root)
+        count = write_baseline(
+            [f for f in report.findings if not f.suppressed], known or DEFAULT_BASELINE, settings.root
+        )
         print(f"{count} findings recorded in {known or DEFAULT_BASELINE}", file=sys.stderr)
         raise typer.Exit(0)
     if known is not None:
@@ -80,15 +82,17 @@ def run(
     if diff_base is not None:
         report = replace(report, findings=on_changed_lines(report.findings, changed_since(diff_base, paths[0])))
     write(report, format, output, statistics, quiet)
+    if html is not None:
+        from capturelint.report.html import check_html
+
+        save(check_html(report, read_lines, ["capturelint", *sys.argv[1:]]), html, "--html")
     for error in report.errors:
         print(f"error: {visible(str(error))}", file=sys.stderr)
     code = 2 if report.errors else 1 if report.shown else 0
     raise typer.Exit(0 if exit_zero and code == 1 else code)
 
 
-def options(
-    settings: Config, entry: list[str], bind: list[str], follow: list[str], version: str | None
-) -> Options:
+def options(settings: Config, entry: list[str], bind: list[str], follow: list[str], version: str | None) -> Options:
     """What the analysis is asked for, from the command line and the configuration."""
     bindings = dict(settings.bind)
     for text in bind:
@@ -113,7 +117,12 @@ def names(given: list[str]) -> tuple[str, ...]:
 
 
 def report_of(
-    checked: Checked, version: str | None, level: Confidence, wanted: tuple[str, ...], unwanted: tuple[str, ...], settings: Config
+    checked: Checked,
+    version: str | None,
+    level: Confidence,
+    wanted: tuple[str, ...],
+    unwanted: tuple[str, ...],
+    settings: Config,
 ) -> CheckReport:
     """The findings that were asked for, as a report."""
     shown = tuple(
@@ -143,13 +152,16 @@ def write(report: CheckReport, format: Format, output: Path | None, statistics: 
     """Write the report to the file or to stdout."""
     terminal = output is None and sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if terminal else None
-    text = render(
-        report, format, read=read_lines, colour=terminal, width=width, statistics=statistics, quiet=quiet
-    )
+    text = render(report, format, read=read_lines, colour=terminal, width=width, statistics=statistics, quiet=quiet)
     if output is None:
         sys.stdout.write(text)
-        return
+    else:
+        save(text, output, "--output")
+
+
+def save(text: str, path: Path, option: str) -> None:
+    """Write a report to a file. Raises ``UsageError``."""
     try:
-        output.write_text(text, encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"--output {output}: {error.strerror}") from error
+        raise UsageError(f"{option} {path}: {error.strerror}") from error
