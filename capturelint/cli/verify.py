@@ -80,6 +80,7 @@ def command(
     ] = False,
     form: Annotated[Format, typer.Option("--format", help="How to write the report.")] = Format.TEXT,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the report to this file.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the report as one HTML file.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Findings only, no progress.")] = False,
 ) -> None:
     """Capture and replay a decode step at every batch size, and compare it with eager.
@@ -109,6 +110,11 @@ def command(
     findings = [f for f in report.findings if f.rule not in ignored and (not chosen or f.rule in chosen)]
     report = replace(report, findings=tuple(findings))
     write(render(report, form, quiet, output is None and sys.stdout.isatty()), output)
+    if html is not None:
+        from capturelint import __version__
+        from capturelint.report.html import verify_html
+
+        write(verify_html(report, source_lines, ["capturelint", *sys.argv[1:]], __version__), html, "--html")
     for bucket in report.buckets:
         if bucket.fault and bucket.verdict is not Verdict.OK:
             print(f"error: {bucket.message}", file=sys.stderr)
@@ -219,7 +225,7 @@ def terminal_width() -> int:
     return shutil.get_terminal_size().columns
 
 
-def write(text: str, output: Path | None) -> None:
+def write(text: str, output: Path | None, option: str = "--output") -> None:
     """To a file or to stdout. Raises ``UsageError`` where the file cannot be written."""
     if output is None:
         sys.stdout.write(text)
@@ -228,4 +234,4 @@ def write(text: str, output: Path | None) -> None:
     try:
         output.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"--output {output}: {error.strerror}") from error
+        raise UsageError(f"{option} {output}: {error.strerror}") from error
