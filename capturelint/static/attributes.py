@@ -389,7 +389,7 @@ def keywords(vm: Interpreter, value: Value) -> tuple[dict[str, Value], bool]:
     for option in options(value):
         if isinstance(option, Ref) and (found := vm.heap.get(option)) is not None and found.sort is Sort.DICT:
             exact |= {str(key): vm.heap.read(option, key) or UNKNOWN for key in found.slots}
-            more = more or found.element is not None
+            more = more or found.element is not None or found.opaque
         else:
             more = True
     return exact, more

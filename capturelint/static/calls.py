@@ -235,7 +235,8 @@ def bind_parameters(
         scope.names[parameter.arg] = refine(vm, value, parameter, scope.module)
     if spec.kwarg is not None:
         element = UNKNOWN if extra else None
-        scope.names[spec.kwarg.arg] = vm.heap.new(Object(Sort.DICT, slots=dict(named), element=element))
+        made = Object(Sort.DICT, slots=dict(named), element=element, opaque=vm.assuming)
+        scope.names[spec.kwarg.arg] = vm.heap.new(made)
 
 
 def default_value(vm: Interpreter, default: ast.expr | None, scope: Scope, parameter: ast.arg, extra: bool) -> Value:
@@ -243,7 +244,8 @@ def default_value(vm: Interpreter, default: ast.expr | None, scope: Scope, param
     if default is None:
         return UNKNOWN
     value = vm.quiet_eval(default, Scope(scope.module))
-    return join(value, UNKNOWN) if extra else value
+    # Who calls with more arguments than are known usually leaves flags alone, but fills what is empty.
+    return join(value, UNKNOWN) if value == NONE and (extra or vm.assuming) else value
 
 
 def refine(vm: Interpreter, value: Value, parameter: ast.arg, module: Module) -> Value:
@@ -314,13 +316,14 @@ def instance_of(vm: Interpreter, definition: ClassDef) -> Value:
         return present
     vm.instances[definition] = UNKNOWN
     phase, vm.phase = vm.phase, Phase.SET_UP
+    assuming, vm.assuming = vm.assuming, True
     step, vm.heap.step = vm.heap.step, 0
     driver, vm.driver = vm.driver, None
     try:
         with vm.silent():
             made = instantiate(vm, definition, [], {}, definition.node, False)
     finally:
-        vm.phase, vm.heap.step, vm.driver = phase, step, driver
+        vm.phase, vm.heap.step, vm.driver, vm.assuming = phase, step, driver, assuming
     if isinstance(made, Ref):
         vm.heap.replace(made, opaque=True)
         settle_memory(vm, made)
@@ -469,7 +472,7 @@ def field_default(vm: Interpreter, field: ast.AnnAssign, module: Module, extra: 
                 return vm.quiet_call(vm.quiet_eval(keyword.value, Scope(module)), [], field)
         return UNKNOWN
     value = vm.quiet_eval(field.value, Scope(module))
-    return join(value, UNKNOWN) if extra else value
+    return join(value, UNKNOWN) if value == NONE and (extra or vm.assuming) else value
 
 
 def is_instance(vm: Interpreter, value: Value, kind: Value) -> bool | None:

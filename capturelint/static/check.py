@@ -89,6 +89,8 @@ def check(paths: Sequence[Path], options: Options) -> Checked:
         if outcome.exhausted:
             notes.append(f"{entry.path}:{entry.line}: {entry.name} is larger than the analysis limit; the rest of it is unread")
     findings = judge(events, load_rules(), options.torch)
+    if options.torch is None:
+        notes += [undeclared(event) for event in events if event.torch]
     return Checked(
         files=len(files),
         entries=tuple(entries),
@@ -98,6 +100,12 @@ def check(paths: Sequence[Path], options: Options) -> Checked:
         events=tuple(events),
         unlisted=frozenset(unlisted),
     )
+
+
+def undeclared(event: Event) -> str:
+    """What is said of a hazard of older releases where the project declares no torch: no finding, but not silence."""
+    place = event.site.place
+    return f"{place.path}:{place.line}: `{event.name}` is refused by torch {event.torch}; no torch is declared, see --torch"
 
 
 def finish(findings: list[Finding], modules: Iterable[Module], sources: Sources, root: Path) -> tuple[Finding, ...]:

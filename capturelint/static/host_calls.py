@@ -477,7 +477,7 @@ def call_dict(
                 return vm.heap[owner].element or UNKNOWN
             if not everything and not found.opaque:
                 return default
-            return union([*everything, default])
+            return union([*everything, default, *([UNKNOWN] if found.opaque and default == NONE else [])])
         case "values":
             return Sequence(tuple(everything)) if found.element is None else Sequence(None, union(everything))
         case "items":
@@ -559,6 +559,8 @@ def call_instance(
         return call_graph(vm, name, args, node)
     if cls == "random.Random":
         return drawn(vm, node)
+    if cls == "torch.Generator":
+        return owner if name in ("manual_seed", "seed", "clone_state") else UNKNOWN
     if cls.startswith("torch.distributions."):
         return call_distribution(vm, found, name, args, node)
     if cls == "#compiled":

@@ -138,6 +138,8 @@ class Interpreter:
         self.cap = Confidence.CERTAIN
         self.doubt = 0
         self.soft = 0
+        self.assuming = False
+        """True while building an instance that somebody else built: arguments that nobody saw may have been given."""
         self.hidden = 0
         self.muted = 0
         self.compiled = False
@@ -942,6 +944,8 @@ class Interpreter:
             for at, operand in enumerate(node.values):
                 value = self.eval(operand, scope)
                 last = at == len(node.values) - 1
+                if last and isinstance(value, Const) and self.truth_of(value) is stop:
+                    return value  # whatever the unknown operands are, the condition is settled
                 if isinstance(value, CaptureQuery) and self.recording:
                     if last or (Truth.FALSE if value.negated else Truth.TRUE) is stop:
                         return value

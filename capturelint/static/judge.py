@@ -21,8 +21,9 @@ from capturelint.static.events import Event
 from capturelint.vocabulary import Confidence, Outcome, Varies
 
 MAX_CODE = 48
-SUPPORTED = tuple(Version(f"2.{minor}") for minor in range(6))
-"""Releases before 2.6, the oldest that is supported: a project that declares nothing may be used with them."""
+SUPPORTED = tuple(Version(f"2.{minor}") for minor in range(6, 40))
+OLDER = tuple(Version(f"{major}.{minor}") for major, minor in [(1, 13), *((2, minor) for minor in range(6))])
+"""Releases before 2.6: a project that declares a range may include them."""
 
 
 class Predicate(Protocol):
@@ -107,11 +108,12 @@ def shorten(code: str) -> str:
 def declares(declared: str | None, affected: str) -> bool:
     """Whether a declared torch version or range includes a version that an effect is limited to.
 
-    Nothing declared is every version: the users of a library have others than its author.
+    Nothing declared is every supported version, and those are 2.6 and later; ``check`` says aloud what it then leaves
+    out.
     """
     limit = SpecifierSet(affected)
     if declared is None:
-        return True
+        return any(version in limit for version in SUPPORTED)
     try:
         return Version(declared) in limit
     except InvalidVersion:
@@ -120,8 +122,7 @@ def declares(declared: str | None, affected: str) -> bool:
         wanted = SpecifierSet(declared)
     except InvalidSpecifier:
         return True
-    candidates = [*SUPPORTED, *(Version(f"2.{minor}") for minor in range(6, 40))]
-    return any(version in limit and version in wanted for version in candidates)
+    return any(version in limit and version in wanted for version in (*OLDER, *SUPPORTED))
 
 
 @cache

@@ -492,8 +492,8 @@ def tensor_in(value: Value) -> Tensor | None:
     if isinstance(value, Union):
         found = next((option for option in value.options if isinstance(option, Tensor)), None)
         if found is not None:
-            # Beside nothing or anything it is likely a tensor; beside other things (a table's values) it is a guess.
-            plain = all(option == NONE or isinstance(option, (Tensor, Unknown)) for option in value.options)
+            # Beside nothing, anything or a number it is likely a tensor; among the many sorts of a table it is a guess.
+            plain = all(option == NONE or isinstance(option, (Tensor, Unknown)) or is_number(option) for option in value.options)
             return replace(found, sure=min(found.sure, Confidence.LIKELY if plain else Confidence.POSSIBLE))
     return None
 
