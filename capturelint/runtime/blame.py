@@ -21,6 +21,9 @@ from capturelint.vocabulary import Confidence, ObservationKind, Outcome
 
 MAX_CODE = 48
 HOST_METHODS = re.compile(r"\.(item|tolist|cpu|numpy|to|synchronize|query)\(")
+CAPTURE_WORDS = ("captur", "another stream")
+"""Words of CUDA's refusals; what the target raises by itself has none of them."""
+
 GROWING = {"cat", "stack", "constant_pad_nd", "pad", "hstack", "vstack"}
 
 DEFAULT_RULES: Mapping[ObservationKind, str] = {
@@ -28,15 +31,15 @@ DEFAULT_RULES: Mapping[ObservationKind, str] = {
     ObservationKind.PAGEABLE_COPY: "upload",
     ObservationKind.DYNAMIC_OUTPUT: "dynamic-shape",
     ObservationKind.SYNCHRONISED: "host-sync",
-    ObservationKind.CHECKED_ERROR: "unsafe-operation",
+    ObservationKind.CHECKED_ERROR: "implicit-sync",
     ObservationKind.UNJOINED_STREAM: "stream-misuse",
     ObservationKind.FOREIGN_GENERATOR: "generator",
-    ObservationKind.REFUSED: "unexplained",
+    ObservationKind.REFUSED: "unsafe-operation",
     ObservationKind.SCALAR_CHANGED: "baked-scalar",
     ObservationKind.SHAPE_CHANGED: "baked-scalar",
     ObservationKind.CALL_CHANGED: "host-side-effect",
     ObservationKind.ADDRESS_CHANGED: "state-rebind",
-    ObservationKind.HOST_BYTES_CHANGED: "baked-scalar",
+    ObservationKind.HOST_BYTES_CHANGED: "staging-reuse",
     ObservationKind.OUTPUT_OVERWRITTEN: "stale-output",
     ObservationKind.PADDING_LEAKED: "pad-write",
     ObservationKind.RANDOM_FROZEN: "host-random",
@@ -182,6 +185,10 @@ def rule_name(observation: Observation, spot: Spot | None) -> str:
             return read_rule(spot)
         case ObservationKind.SHAPE_CHANGED if observation.home or observation.call in GROWING:
             return "cache-growth"
+        case ObservationKind.REFUSED if not any(words in observation.text for words in CAPTURE_WORDS):
+            return "unexplained"
+        case ObservationKind.REFUSED if "another stream" in observation.text:
+            return "stream-misuse"
         case kind:
             return DEFAULT_RULES[kind]
 

@@ -1,0 +1,78 @@
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from capturelint.runtime.compare import argmax_flips, compare, has_nan, leaf_error, tolerance  # noqa: E402
+
+NAN, INF = float("nan"), float("inf")
+
+
+def test_equal_outputs_have_no_error():
+    assert leaf_error(torch.tensor([1.0, -2.0]), torch.tensor([1.0, -2.0])) == 0.0
+
+
+def test_an_error_is_relative_to_the_largest_eager_value():
+    assert leaf_error(torch.tensor([1.0, -4.0]), torch.tensor([1.0, -3.0])) == pytest.approx(0.25)
+
+
+def test_nan_never_passes():
+    assert leaf_error(torch.tensor([1.0]), torch.tensor([NAN])) == INF
+    assert leaf_error(torch.tensor([NAN]), torch.tensor([NAN])) == INF
+
+
+def test_equal_infinities_pass():
+    assert leaf_error(torch.tensor([-INF, 1.0]), torch.tensor([-INF, 1.0])) == 0.0
+    assert leaf_error(torch.tensor([-INF, 2.0]), torch.tensor([-INF, 1.0])) == pytest.approx(0.5)
+
+
+def test_other_infinities_do_not_pass():
+    assert leaf_error(torch.tensor([-INF, 1.0]), torch.tensor([INF, 1.0])) == INF
+    assert leaf_error(torch.tensor([0.0, 1.0]), torch.tensor([-INF, 1.0])) == INF
+
+
+def test_another_shape_or_dtype_does_not_pass():
+    assert leaf_error(torch.zeros(2), torch.zeros(3)) == INF
+    assert leaf_error(torch.zeros(2), torch.zeros(2, dtype=torch.float64)) == INF
+
+
+def test_integers_must_be_equal():
+    assert leaf_error(torch.tensor([1, 2, 3, 4]), torch.tensor([1, 2, 3, 5])) == 0.25
+    assert tolerance([torch.tensor([1])], noise=0.0) == 0.0
+
+
+def test_an_all_zero_output_has_no_scale_to_hide_behind():
+    assert leaf_error(torch.zeros(2), torch.full((2,), 1e-3)) > 1.0
+
+
+def test_an_empty_output_is_equal():
+    assert leaf_error(torch.zeros(0), torch.zeros(0)) == 0.0
+
+
+def test_a_step_with_fewer_outputs_does_not_pass():
+    assert compare([[torch.zeros(1)]], [[]]).worst == INF
+
+
+def test_the_first_wrong_step_is_named():
+    expected = [[torch.tensor([1.0])]] * 3
+    got = [[torch.tensor([1.0])], [torch.tensor([1.5])], [torch.tensor([1.0])]]
+    assert compare(expected, got).first_above(1e-4) == 1
+
+
+def test_tolerance_follows_the_dtype_and_the_noise():
+    assert tolerance([torch.zeros(1, dtype=torch.bfloat16)], 0.0) > tolerance([torch.zeros(1)], 0.0)
+    assert tolerance([torch.zeros(1)], noise=0.1) == pytest.approx(0.4)
+
+
+def test_nan_is_found_in_any_output():
+    assert has_nan([torch.tensor([1]), torch.tensor([0.0, NAN])])
+    assert not has_nan([torch.tensor([1]), torch.tensor([INF])])
+    assert has_nan([math.nan])
+
+
+def test_flips_count_rows_that_choose_another_token():
+    eager = [[torch.tensor([[0.0, 1.0], [1.0, 0.0]])]]
+    replayed = [[torch.tensor([[0.0, 1.0], [0.0, 1.0]])]]
+    assert argmax_flips(eager, replayed) == 1
+    assert argmax_flips([[torch.tensor([1])]], [[torch.tensor([1])]]) is None

@@ -1,0 +1,99 @@
+"""What is wrong with a target is said in one message, with the user's file and line."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+from runtime_here import CLEAN, messages_of, plan, write_target
+
+from capturelint.errors import TargetError
+from capturelint.runtime.observations import BucketResult
+from capturelint.runtime.protocol import Done, Fault, Stage
+from capturelint.vocabulary import Verdict
+
+
+def fault_of(tmp_path, source):
+    """The one fault of a target."""
+    (fault,) = [each for each in messages_of(plan(write_target(tmp_path, source))) if isinstance(each, Fault)]
+    return fault
+
+
+def error_of(tmp_path, source):
+    """The error that a target raises here and that the worker's main sends as a fault."""
+    with pytest.raises(TargetError) as raised:
+        messages_of(plan(write_target(tmp_path, source)))
+    return str(raised.value)
+
+
+def test_a_clean_target_is_ok_at_every_batch(tmp_path):
+    sent = messages_of(plan(write_target(tmp_path, CLEAN), buckets=(4, 1)))
+    results = [each for each in sent if isinstance(each, BucketResult)]
+    assert [(each.size, each.verdict, each.max_error) for each in results] == [
+        (4, Verdict.OK, 0.0),
+        (1, Verdict.OK, 0.0),
+    ]
+    assert isinstance(sent[-1], Done)
+
+
+def test_emulated_times_are_absent(tmp_path):
+    sent = messages_of(plan(write_target(tmp_path, CLEAN)))
+    (result,) = [each for each in sent if isinstance(each, BucketResult)]
+    assert (result.eager_ms, result.replay_ms, result.capture_s, result.pool_bytes) == (None, None, None, None)
+
+
+@pytest.mark.parametrize("name", ["build", "inputs", "step"])
+def test_a_missing_function_is_named(tmp_path, name):
+    message = error_of(tmp_path, CLEAN.replace(f"def {name}(", f"def other_{name}("))
+    assert f"no `{name}`" in message
+    assert "step(state, **inputs)" in message
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "stage", "words"),
+    [
+        ("import torch", "import torch; import no_such_module", Stage.LOAD, "the file, when it is loaded,"),
+        ("torch.manual_seed(0)", "raise ValueError('not today')", Stage.BUILD, "`build` raises: ValueError: not today"),
+        ("torch.manual_seed(0)", "import sys; sys.exit(3)", Stage.BUILD, "`build` calls sys.exit(3)"),
+        ("g = torch.Generator()", "raise KeyError('x'); g = torch.Generator()", Stage.EAGER, "`inputs`, without"),
+        ("return state(x)", "return state(x[:, :1])", Stage.EAGER, "`step`, without any capture, in step 0 raises"),
+        ("return state(x)", "import sys; sys.exit()", Stage.EAGER, "`step`, without any capture, in step 0 calls"),
+    ],
+)
+def test_what_a_target_raises_is_said_with_its_line(tmp_path, old, new, stage, words):
+    source = CLEAN.replace(old, new, 1)
+    fault = fault_of(tmp_path, source)
+    line = source[: source.index(new)].count("\n") + 1
+    assert fault.stage is stage
+    assert words in fault.message
+    assert f"model.py:{line}: " in fault.message
+
+
+def test_a_syntax_error_is_said_with_its_line(tmp_path):
+    assert "model.py:2: " in fault_of(tmp_path, "import torch\ndef build(:\n").message
+
+
+def test_inputs_must_be_a_mapping(tmp_path):
+    assert "must return a dict" in error_of(
+        tmp_path, CLEAN.replace('return {"x": ', "return [").replace(".to(device)}", ".to(device)]")
+    )
+
+
+def test_inputs_of_another_shape_are_refused(tmp_path):
+    source = CLEAN.replace("torch.randn(batch, 4,", "torch.randn(batch + step // 2, 4,")
+    assert "inputs changes `x` in step 2" in error_of(tmp_path, source)
+
+
+def test_a_step_without_a_tensor_is_refused(tmp_path):
+    assert "without a tensor to compare" in error_of(tmp_path, CLEAN.replace("return state(x)", "state(x)"))
+
+
+def test_nan_without_any_capture_is_the_targets_fault(tmp_path):
+    message = error_of(tmp_path, CLEAN.replace("return state(x)", "return state(x) * float('nan')"))
+    assert "returns NaN without any capture, in step 0" in message
+
+
+def test_eager_runs_that_do_not_agree_leave_nothing_to_compare(tmp_path):
+    source = CLEAN.replace("import torch\n", "import torch\nCALLS = []\n").replace(
+        "return state(x)", "CALLS.append(1); return x[:, : 1 + len(CALLS) // 9]"
+    )
+    assert "two eager runs from the same state" in error_of(tmp_path, source)
