@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from capturelint.static import calls
-from capturelint.static.homes import Object, Sort, Store, fresh_tensors
+from capturelint.static.homes import Object, Sort, Store, fresh_tensors, tensors_of
 from capturelint.static.index import ClassDef, FunctionDef
 from capturelint.static.values import (
     NONE,
@@ -58,7 +58,21 @@ DTYPES = {
 SAME_TENSOR = frozenset({"data", "real", "grad"})
 TURNED_TENSOR = frozenset({"T", "mT", "H", "mH"})
 HOST_FACTS = frozenset(
-    "is_leaf requires_grad layout itemsize nbytes is_sparse is_quantized is_nested names is_meta is_cpu grad_fn _version".split()
+    [
+        "is_leaf",
+        "requires_grad",
+        "layout",
+        "itemsize",
+        "nbytes",
+        "is_sparse",
+        "is_quantized",
+        "is_nested",
+        "names",
+        "is_meta",
+        "is_cpu",
+        "grad_fn",
+        "_version",
+    ]
 )
 
 
@@ -103,7 +117,9 @@ def load(vm: Interpreter, owner: Value, name: str, node: ast.AST) -> Value:
 def device_attribute(owner: Device, name: str) -> Value:
     """``device.type``, ``device.index``."""
     if name == "type":
-        return Const("cuda") if owner.memory is Memory.DEVICE else Const("cpu") if owner.memory is Memory.HOST else Text()
+        return (
+            Const("cuda") if owner.memory is Memory.DEVICE else Const("cpu") if owner.memory is Memory.HOST else Text()
+        )
     return Number() if name == "index" else UNKNOWN
 
 
@@ -172,11 +188,22 @@ def is_module(vm: Interpreter, definition: ClassDef) -> bool:
 
 def is_open(vm: Interpreter, definition: ClassDef) -> bool:
     """True where a base class outside the analysed code may define anything."""
-    closed = ("builtins.", "typing.", "abc.", "torch.nn.", "enum.", "collections.", "dataclasses.", "transformers.utils.")
+    closed = (
+        "builtins.",
+        "typing.",
+        "abc.",
+        "torch.nn.",
+        "enum.",
+        "collections.",
+        "dataclasses.",
+        "transformers.utils.",
+    )
     return any(isinstance(base, str) and not base.startswith(closed) for base in bases(vm, definition))
 
 
-def find_method(vm: Interpreter, definition: ClassDef, name: str, after: ClassDef | None = None) -> tuple[object, ClassDef] | None:
+def find_method(
+    vm: Interpreter, definition: ClassDef, name: str, after: ClassDef | None = None
+) -> tuple[object, ClassDef] | None:
     """The method or class-level assignment that a class or its bases give a name, and the class that has it."""
     skipping = after is not None
     for base in bases(vm, definition):
@@ -231,10 +258,44 @@ def callable_on_module(name: str) -> bool:
 
 
 MODULE_METHODS = frozenset(
-    "to cuda cpu half float double bfloat16 eval train requires_grad_ apply parameters named_parameters buffers "
-    "named_buffers children modules named_children named_modules state_dict load_state_dict register_buffer "
-    "register_parameter add_module register_module register_forward_hook register_forward_pre_hook get_submodule "
-    "zero_grad compile forward __call__ set_submodule type share_memory to_empty".split()
+    [
+        "to",
+        "cuda",
+        "cpu",
+        "half",
+        "float",
+        "double",
+        "bfloat16",
+        "eval",
+        "train",
+        "requires_grad_",
+        "apply",
+        "parameters",
+        "named_parameters",
+        "buffers",
+        "named_buffers",
+        "children",
+        "modules",
+        "named_children",
+        "named_modules",
+        "state_dict",
+        "load_state_dict",
+        "register_buffer",
+        "register_parameter",
+        "add_module",
+        "register_module",
+        "register_forward_hook",
+        "register_forward_pre_hook",
+        "get_submodule",
+        "zero_grad",
+        "compile",
+        "forward",
+        "__call__",
+        "set_submodule",
+        "type",
+        "share_memory",
+        "to_empty",
+    ]
 )
 
 
@@ -264,7 +325,8 @@ def bound(vm: Interpreter, owner: Value, member: object, holder: ClassDef, node:
         assert isinstance(member, (ast.Assign, ast.AnnAssign))
         return field_value(vm, member, holder)
     names = decorator_names(member.node)
-    function: Value = Function(member, holder.module, holder)
+    plain = Function(member, holder.module, holder)
+    function: Value = plain
     if names & {"property", "cached_property", "functools.cached_property"}:
         return vm.call(Method(function, owner), [], {}, node)
     if "staticmethod" in names:
@@ -272,20 +334,21 @@ def bound(vm: Interpreter, owner: Value, member: object, holder: ClassDef, node:
     if "classmethod" in names:
         cls = vm.heap[owner].cls if isinstance(owner, Ref) else None
         return Method(function, Class(cls) if isinstance(cls, ClassDef) else owner)
-    return Method(calls.decorated(vm, function, member.node, Scope(holder.module)), owner)
+    return Method(calls.decorated(vm, plain, member.node, Scope(holder.module)), owner)
 
 
 def field_value(vm: Interpreter, member: ast.Assign | ast.AnnAssign, holder: ClassDef) -> Value:
     """A class-level assignment."""
     if member.value is None:
-            return calls.annotated(vm, member.annotation, holder.module) if isinstance(member, ast.AnnAssign) else UNKNOWN
+        return calls.annotated(vm, member.annotation, holder.module) if isinstance(member, ast.AnnAssign) else UNKNOWN
     return vm.quiet_eval(member.value, Scope(holder.module))
 
 
 def decorator_names(node: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[str]:
     """The decorators of a function as written, without arguments."""
     return frozenset(
-        ast.unparse(decorator.func if isinstance(decorator, ast.Call) else decorator) for decorator in node.decorator_list
+        ast.unparse(decorator.func if isinstance(decorator, ast.Call) else decorator)
+        for decorator in node.decorator_list
     )
 
 
@@ -335,12 +398,19 @@ def write_slot(vm: Interpreter, owner: Ref, key: object, value: Value, node: ast
     old = found.slots.get(key, found.element if found.sort is not Sort.INSTANCE else None)
     if vm.driver is not None and not same:
         vm.driver.on_store(vm, owner, key, old, value, node)
-    if vm.recording and vm.heap.persistent(owner) and not same and fresh_tensors(vm.heap, value):
+    home = Home(owner.oid, key)
+    moved = any(t.home not in (None, home) and not t.view for t in tensors_of(vm.heap, value))
+    if vm.recording and vm.heap.persistent(owner) and not same and (fresh_tensors(vm.heap, value) or moved):
         vm.step.stores.append(
             Store(
-                Home(owner.oid, key), old if old is not None else NONE, value, vm.site(node), vm.doubt, bool(vm.hidden),
+                Home(owner.oid, key),
+                old if old is not None else NONE,
+                value,
+                vm.site(node),
+                vm.doubt,
+                bool(vm.hidden),
                 outside=vm.driver is not None and len(vm.stack) == vm.driver.depth,
-            )  # fmt: skip
+            )
         )
     if not isinstance(value, Tensor) or not same:
         vm.heap.write(owner, key, value)
@@ -388,7 +458,7 @@ def keywords(vm: Interpreter, value: Value) -> tuple[dict[str, Value], bool]:
     more = False
     for option in options(value):
         if isinstance(option, Ref) and (found := vm.heap.get(option)) is not None and found.sort is Sort.DICT:
-            exact |= {str(key): vm.heap.read(option, key) or UNKNOWN for key in found.slots}
+            exact |= {str(key): read_slot(vm, option, key) or UNKNOWN for key in found.slots}
             more = more or found.element is not None or found.opaque
         else:
             more = True

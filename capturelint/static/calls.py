@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from capturelint.static import attributes, host_calls, torch_calls
 from capturelint.static.driver import Driver
-from capturelint.static.homes import Object, Sort
+from capturelint.static.homes import Object, Sort, as_slots
 from capturelint.static.index import ClassDef, FunctionDef, FunctionNode, Module
 from capturelint.static.values import (
     FALSE,
@@ -71,7 +71,13 @@ TENSOR_TYPES = {
 
 
 def call_one(
-    vm: Interpreter, function: Value, args: list[Value], kwargs: dict[str, Value], node: ast.AST, extra: bool, scope: Scope | None
+    vm: Interpreter,
+    function: Value,
+    args: list[Value],
+    kwargs: dict[str, Value],
+    node: ast.AST,
+    extra: bool,
+    scope: Scope | None,
 ) -> Value:
     """Call one alternative of a function value."""
     match function:
@@ -104,13 +110,17 @@ def escape(vm: Interpreter, values: list[Value]) -> None:
     torch_calls.use(vm, torch_calls.tensors_in(torch_calls.flatten(vm, values)))
 
 
-def call_object(vm: Interpreter, owner: Ref, args: list[Value], kwargs: dict[str, Value], node: ast.AST, extra: bool) -> Value:
+def call_object(
+    vm: Interpreter, owner: Ref, args: list[Value], kwargs: dict[str, Value], node: ast.AST, extra: bool
+) -> Value:
     """``instance(...)``: ``nn.Module.__call__`` runs ``forward``."""
     found = vm.heap.get(owner)
     if found is None or found.sort is not Sort.INSTANCE:
         return UNKNOWN
     if isinstance(found.cls, str):
-        return call_external_instance(vm, owner, found, args, kwargs, node, extra)
+        value = call_external_instance(vm, owner, found, args, kwargs, node, extra)
+        run_hooks(vm, found, owner, args, value, node)
+        return value
     if not isinstance(found.cls, ClassDef):
         return UNKNOWN
     assigned = found.slots.get("forward")
@@ -119,17 +129,18 @@ def call_object(vm: Interpreter, owner: Ref, args: list[Value], kwargs: dict[str
     for name in ("__call__", "forward"):
         method = attributes.find_method(vm, found.cls, name)
         if method is not None:
-            run_hooks(vm, found, owner, args, node)
-            return vm.call(attributes.bound(vm, owner, *method, node), args, kwargs, node, extra=extra)
+            value = vm.call(attributes.bound(vm, owner, *method, node), args, kwargs, node, extra=extra)
+            run_hooks(vm, found, owner, args, value, node)
+            return value
     sequential = any(isinstance(base, str) and base.endswith(".Sequential") for base in attributes.bases(vm, found.cls))
     return chain(vm, owner, args, node) if sequential else UNKNOWN
 
 
-def run_hooks(vm: Interpreter, found: Object, owner: Ref, args: list[Value], node: ast.AST) -> None:
+def run_hooks(vm: Interpreter, found: Object, owner: Ref, args: list[Value], value: Value, node: ast.AST) -> None:
     """Forward hooks run inside the recorded call."""
     hook = found.slots.get("#hook")
     if hook is not None:
-        vm.call(hook, [owner, Sequence(tuple(args)), UNKNOWN], {}, node)
+        vm.call(hook, [owner, Sequence(tuple(args)), value], {}, node)
 
 
 def call_external_instance(
@@ -166,7 +177,9 @@ def chain(vm: Interpreter, owner: Ref, args: list[Value], node: ast.AST) -> Valu
 # -------------------------------------------------------------------- functions
 
 
-def run_function(vm: Interpreter, function: Function, args: list[Value], kwargs: dict[str, Value], node: ast.AST, extra: bool) -> Value:
+def run_function(
+    vm: Interpreter, function: Function, args: list[Value], kwargs: dict[str, Value], node: ast.AST, extra: bool
+) -> Value:
     """Run an analysed function."""
     from capturelint.static.interpret import Call
 
@@ -212,7 +225,12 @@ def leave(vm: Interpreter, call: object, alive: bool) -> Value:
 
 
 def bind_parameters(
-    vm: Interpreter, node: FunctionNode | ast.Lambda, args: list[Value], kwargs: dict[str, Value], scope: Scope, extra: bool
+    vm: Interpreter,
+    node: FunctionNode | ast.Lambda,
+    args: list[Value],
+    kwargs: dict[str, Value],
+    scope: Scope,
+    extra: bool,
 ) -> None:
     """Give parameters their arguments, defaults, or what their annotation says."""
     spec = node.args
@@ -231,11 +249,13 @@ def bind_parameters(
         rest = args[len(positional) :]
         scope.names[spec.vararg.arg] = Sequence(None, UNKNOWN) if extra else Sequence(tuple(rest))
     for parameter, default in zip(spec.kwonlyargs, spec.kw_defaults, strict=True):
-        value = named.pop(parameter.arg) if parameter.arg in named else default_value(vm, default, scope, parameter, extra)
+        value = (
+            named.pop(parameter.arg) if parameter.arg in named else default_value(vm, default, scope, parameter, extra)
+        )
         scope.names[parameter.arg] = refine(vm, value, parameter, scope.module)
     if spec.kwarg is not None:
         element = UNKNOWN if extra else None
-        made = Object(Sort.DICT, slots=dict(named), element=element, opaque=vm.assuming)
+        made = Object(Sort.DICT, slots=as_slots(named), element=element, opaque=vm.assuming)
         scope.names[spec.kwarg.arg] = vm.heap.new(made)
 
 
@@ -373,9 +393,30 @@ def nested_function(vm: Interpreter, node: FunctionNode, scope: Scope) -> Value:
 
 
 KEEPING = frozenset(
-    "no_grad inference_mode torch.no_grad torch.inference_mode staticmethod classmethod property cached_property override "
-    "functools.wraps wraps lru_cache functools.lru_cache cache functools.cache torch.jit.export contextmanager "
-    "contextlib.contextmanager abstractmethod torch._dynamo.disable torch.compiler.disable functools.cached_property".split()
+    [
+        "no_grad",
+        "inference_mode",
+        "torch.no_grad",
+        "torch.inference_mode",
+        "staticmethod",
+        "classmethod",
+        "property",
+        "cached_property",
+        "override",
+        "functools.wraps",
+        "wraps",
+        "lru_cache",
+        "functools.lru_cache",
+        "cache",
+        "functools.cache",
+        "torch.jit.export",
+        "contextmanager",
+        "contextlib.contextmanager",
+        "abstractmethod",
+        "torch._dynamo.disable",
+        "torch.compiler.disable",
+        "functools.cached_property",
+    ]
 )
 
 
@@ -422,7 +463,9 @@ def compiles_with_graphs(node: ast.expr) -> bool:
 # -------------------------------------------------------------------- classes
 
 
-def instantiate(vm: Interpreter, definition: ClassDef, args: list[Value], kwargs: dict[str, Value], node: ast.AST, extra: bool) -> Value:
+def instantiate(
+    vm: Interpreter, definition: ClassDef, args: list[Value], kwargs: dict[str, Value], node: ast.AST, extra: bool
+) -> Value:
     """Build an instance by running ``__init__``."""
     outside = [base for base in attributes.bases(vm, definition) if isinstance(base, str)]
     if any(base.startswith("enum.") for base in outside):
@@ -439,7 +482,13 @@ def instantiate(vm: Interpreter, definition: ClassDef, args: list[Value], kwargs
 
 
 def fill_fields(
-    vm: Interpreter, made: Ref, definition: ClassDef, args: list[Value], kwargs: dict[str, Value], extra: bool, node: ast.AST
+    vm: Interpreter,
+    made: Ref,
+    definition: ClassDef,
+    args: list[Value],
+    kwargs: dict[str, Value],
+    extra: bool,
+    node: ast.AST,
 ) -> None:
     """What a dataclass's made ``__init__`` does."""
     fields: dict[str, tuple[ast.AnnAssign, Module]] = {}
@@ -560,8 +609,8 @@ def in_loop(vm: Interpreter) -> Iterator[None]:
 def run_capture_query(vm: Interpreter, node: ast.If, value: Value, scope: Scope, rest: list[ast.stmt]) -> bool:
     """``if torch.cuda.is_current_stream_capturing()``: recorded code takes one side; is work left out on it?
 
-    The side that capture does not take is run without events, only to see whether it changes tensors that the taken side
-    leaves alone. Choosing between implementations and refusing host-only calls do not.
+    The side that capture does not take is run without events, only to see whether it changes tensors that the taken
+    side leaves alone. Choosing between implementations and refusing host-only calls do not.
     """
     query = next(option for option in options(value) if isinstance(option, CaptureQuery))
     taken, skipped = (node.orelse, node.body) if query.negated else (node.body, node.orelse)
@@ -569,7 +618,10 @@ def run_capture_query(vm: Interpreter, node: ast.If, value: Value, scope: Scope,
     shadow = Shadow(vm)
     with vm.silent(), shadow:
         if vm.run(skipped, scope):
+            changed = {name for name, value in before.names.items() if replaces_tensor(value, scope.names.get(name))}
             vm.run(rest, scope)
+        else:
+            changed = set()
     vm.restore(scope, before)
     mutated = set(vm.step.mutated)
     alive = vm.run(taken, scope)
@@ -584,9 +636,17 @@ def run_capture_query(vm: Interpreter, node: ast.If, value: Value, scope: Scope,
             vm.run(rest, scope)
             vm.restore(scope, after)
         left_out = shadow.mutated - plain.mutated - (set(vm.step.mutated) - mutated)
+        kept = {name for name in changed if before.names[name] == scope.names.get(name)}
+        left_out = left_out | {Home(0, name) for name in kept}
     if left_out:
         vm.emit(EventKind.CAPTURE_QUERY, node.test, "work-left-out")
     return alive
+
+
+def replaces_tensor(old: Value, new: Value | None) -> bool:
+    """A name that held a tensor holds another one."""
+    before, after = tensor_in(old), tensor_in(new) if new is not None else None
+    return before is not None and after is not None and before.ident != after.ident
 
 
 class Shadow:

@@ -87,7 +87,9 @@ def check(paths: Sequence[Path], options: Options) -> Checked:
         events += outcome.events
         unlisted |= outcome.unlisted
         if outcome.exhausted:
-            notes.append(f"{entry.path}:{entry.line}: {entry.name} is larger than the analysis limit; the rest of it is unread")
+            notes.append(
+                f"{entry.path}:{entry.line}: {entry.name} is larger than the analysis limit; the rest of it is unread"
+            )
     findings = judge(events, load_rules(), options.torch)
     if options.torch is None:
         notes += [undeclared(event) for event in events if event.torch]
@@ -105,7 +107,8 @@ def check(paths: Sequence[Path], options: Options) -> Checked:
 def undeclared(event: Event) -> str:
     """What is said of a hazard of older releases where the project declares no torch: no finding, but not silence."""
     place = event.site.place
-    return f"{place.path}:{place.line}: `{event.name}` is refused by torch {event.torch}; no torch is declared, see --torch"
+    where = f"{place.path}:{place.line}"
+    return f"{where}: `{event.name}` is refused by torch {event.torch}; no torch is declared, see --torch"
 
 
 def finish(findings: list[Finding], modules: Iterable[Module], sources: Sources, root: Path) -> tuple[Finding, ...]:

@@ -8,11 +8,11 @@ reads those as numbers that change at every step.
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from capturelint.static.events import Site
-from capturelint.static.homes import Step, fresh_tensors, homes_in, numbers_differ
+from capturelint.static.homes import Step, Store, fresh_tensors, homes_in, numbers_differ, tensors_of
 from capturelint.static.values import (
     NONE,
     Const,
@@ -23,6 +23,7 @@ from capturelint.static.values import (
     Tensor,
     Value,
     deps_of,
+    int_constant,
     options,
     tensor_in,
 )
@@ -76,6 +77,8 @@ class Driver:
         self.direct: set[object] = set()
         self.depth = 0
         self.replays_before = 0
+        self.rows: dict[int, tuple[int, int]] = {}
+        self.lookups: list[tuple[int, Site]] = []
 
     # ---------------------------------------------------------------- regions
 
@@ -120,8 +123,6 @@ class Driver:
 
     def on_load(self, vm: Interpreter, owner: Ref, key: object, value: Value) -> Value:
         """A slot is read."""
-        from dataclasses import replace
-
         home = Home(owner.oid, key)
         if not vm.recording:
             if isinstance(value, Tensor) and value.home is None and vm.heap.persistent(owner) is not None:
@@ -139,25 +140,30 @@ class Driver:
         if vm.recording and not tensor.recorded and tensor.ident:
             self.idents.add(tensor.ident)
 
-    def on_store(self, vm: Interpreter, owner: Ref, key: object, old: Value | None, value: Value, node: ast.AST) -> None:
+    def on_store(
+        self, vm: Interpreter, owner: Ref, key: object, old: Value | None, value: Value, node: ast.AST
+    ) -> None:
         """A slot is written after the capture: what the graph recorded from it is now elsewhere."""
         home = Home(owner.oid, key)
         if vm.recording or not self.captures or home not in self.loaded:
             return
         before = self.values.get(home, NONE)
         fresh = [t for t in fresh_tensors(vm.heap, value) if t.ident not in self.idents]
-        fresh += [t for t in vm_tensors(vm, value) if t.home is not None and t.home != home and t.ident not in self.idents]
-        if fresh and vm_tensors(vm, before):
+        fresh += [
+            t
+            for t in tensors_of(vm.heap, value)
+            if t.home is not None and t.home != home and t.ident not in self.idents
+        ]
+        if fresh and tensors_of(vm.heap, before):
             in_step = self.in_step(vm)
             kind = EventKind.LAZY_INIT if in_step else EventKind.INPUT_REBIND
             self.pending.append(Pending(kind, vm.site(node), "regrown" if in_step else "attribute", str(key)))
-        elif all(isinstance(option, (Const, Number)) for option in options(value)):
-            if numbers_differ(before, value) and not self.in_step(vm):
-                self.facts.late.add(home)
+        elif is_host_number(value) and numbers_differ(before, value) and not self.in_step(vm):
+            self.facts.late.add(home)
 
     def on_bind(self, vm: Interpreter, scope: Scope, name: str, value: Value, node: ast.AST) -> None:
         """A local name is rebound after the capture that used its tensor."""
-        if vm.recording or not self.captures or not self.replays:
+        if vm.recording or not self.captures:
             return
         before = scope.names.get(name)
         old, new = tensor_in(before) if before is not None else None, tensor_in(value)
@@ -186,8 +192,6 @@ class Driver:
 
     def mark_negative(self, vm: Interpreter, target: Tensor) -> None:
         """A static input was filled with a negative number: an index that wraps."""
-        from dataclasses import replace
-
         assert target.home is not None
         found = vm.heap.objects.get(target.home.owner)
         held = found.slots.get(target.home.key) if found is not None else None
@@ -213,13 +217,15 @@ class Driver:
         if self.replays == 1 and self.final:
             for home, site in self.dirty.items():
                 if home in self.moved:
-                    vm.emit(EventKind.WARM_UP_STATE, site, "advanced", Confidence.LIKELY, name=str(home), phase=Phase.REPLAY)
+                    vm.emit(
+                        EventKind.WARM_UP_STATE, site, "advanced", Confidence.LIKELY, name=str(home), phase=Phase.REPLAY
+                    )
 
     def on_keep(self, vm: Interpreter, value: Value, node: ast.AST, how: str) -> None:
         """A value is kept across iterations: an output of the graph is overwritten by the next replay."""
         if vm.recording or self.replays == self.replays_before or not self.loops:
             return
-        if any(tensor.recorded for tensor in vm_tensors(vm, value)):
+        if any(tensor.recorded for tensor in tensors_of(vm.heap, value)):
             vm.emit(EventKind.STALE_OUTPUT, node, how, Confidence.LIKELY, phase=Phase.REPLAY)
 
     def on_register(self, vm: Interpreter, key: Value, value: Value) -> None:
@@ -228,13 +234,42 @@ class Driver:
         if any(found is not None and found.cls == "torch.cuda.CUDAGraph" for found in held):
             self.facts.keyed |= deps_of(key)
 
+    def on_rows(self, vm: Interpreter, tensor: Tensor, stop: int | None) -> None:
+        """Recorded code uses the first rows of a buffer: the bucket's size, out of what the buffer can hold."""
+        if tensor.rows is not None and stop is not None:
+            held, most = self.rows.get(tensor.ident, (tensor.rows, 0))
+            self.rows[tensor.ident] = (held, max(most, stop))
+
+    def on_lookup(self, vm: Interpreter, values: list[Value], node: ast.Subscript) -> None:
+        """A size is looked up in a list of sizes, with an index that may run off its end."""
+        sizes = [int_constant(value) for value in values]
+        known = [size for size in sizes if size is not None]
+        if vm.recording or len(known) != len(sizes) or len(known) < 2 or is_guarded(vm, ast.unparse(node.value)):
+            return
+        self.lookups.append((max(known), vm.site(node)))
+
+    def finish(self, vm: Interpreter) -> None:
+        """The driver is over: is there a batch that fits the buffer and no bucket?"""
+        for largest, site in self.lookups:
+            if self.captures and any(most == largest < held for held, most in self.rows.values()):
+                vm.emit(EventKind.BUCKET_GAP, site, "lookup", Confidence.LIKELY, name=str(largest), phase=Phase.REPLAY)
+
     def on_return(self, vm: Interpreter, value: Value, node: ast.AST) -> None:
         """A function returns: nothing is wrong with returning a static output, only with keeping it."""
 
 
-def vm_tensors(vm: Interpreter, value: Value) -> list[Tensor]:
-    """Every tensor that a value holds."""
-    return [found for _, found in vm.heap.reach(value) if isinstance(found, Tensor)]
+def is_host_number(value: Value) -> bool:
+    """A host number, flag or text, whichever alternative."""
+    return all(isinstance(option, (Const, Number)) for option in options(value))
+
+
+def is_guarded(vm: Interpreter, text: str) -> bool:
+    """Whether the running function compares something with the list, its length or its last item."""
+    definition = vm.stack[-1].definition
+    tree = getattr(definition, "node", None)
+    if tree is None:
+        return False
+    return any(isinstance(node, ast.Compare) and text in ast.unparse(node) for node in ast.walk(tree))
 
 
 # -------------------------------------------------------------------- the end of a step
@@ -250,12 +285,9 @@ def finish_step(vm: Interpreter) -> None:
     vm.side_streams.clear()
 
 
-def judge_store(vm: Interpreter, store: object) -> None:
+def judge_store(vm: Interpreter, store: Store) -> None:
     """One tensor that was put into a slot that outlives the step."""
-    from capturelint.static.homes import Store
-
-    assert isinstance(store, Store)
-    grown = [t for t in vm_tensors(vm, store.new) if t.extends is not None and t.made is not None]
+    grown = [t for t in tensors_of(vm.heap, store.new) if t.extends is not None and t.made is not None]
     sure = Confidence.LIKELY if store.doubt else Confidence.CERTAIN
     if store.hidden:
         sure = Confidence.POSSIBLE
@@ -270,7 +302,8 @@ def judge_store(vm: Interpreter, store: object) -> None:
         vm.emit(EventKind.HOST_EFFECT, store.site, "append", min(sure, Confidence.LIKELY))
         return
     old = homes_in(vm.heap, store.old)
-    if old & vm.step.used:
+    exchanged = {t.home for t in tensors_of(vm.heap, store.new) if t.home is not None and not t.view} - old
+    if (old | exchanged) & vm.step.used:
         # Under a host condition that nobody knows, steady decode may never come here (tables that grow on demand).
         sure = Confidence.POSSIBLE if store.doubt else sure
         vm.emit(EventKind.REBIND, store.site, "attribute", sure, name=str(store.home))

@@ -1,8 +1,8 @@
 """Which attributes and items hold device tensors from one step to the next: the heap of the analysed program.
 
 Objects are immutable records in a table, so a branch is a copy of the table and a merge joins the entries that differ.
-At every step boundary ``carry`` stamps what the slots hold: a tensor with a ``home`` is one that the step inherited, and
-that is what tells growth and rebinding from a harmless ``torch.cat`` and a harmless temporary.
+At every step boundary ``carry`` stamps what the slots hold: a tensor with a ``home`` is one that the step inherited,
+and that is what tells growth and rebinding from a harmless ``torch.cat`` and a harmless temporary.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+
 from capturelint.static.events import Site
 from capturelint.static.index import ClassDef
 from capturelint.static.values import (
@@ -214,6 +215,13 @@ def changes(old: Value | None, new: Value) -> bool:
     return not (isinstance(old, Const) and isinstance(new, Const) and old.value == new.value)
 
 
+def as_slots(named: Mapping[str, Value]) -> dict[object, Value]:
+    """Named values as the slots of an object."""
+    slots: dict[object, Value] = {}
+    slots.update(named.items())
+    return slots
+
+
 def join_objects(left: Object, right: Object) -> Object:
     """One record for two states of the same object."""
     slots: dict[object, Value] = {}
@@ -279,12 +287,17 @@ class Store:
 
 def homes_in(heap: Heap, value: Value) -> frozenset[Home]:
     """The homes of all carried tensors that a value holds."""
-    return frozenset(found.home for _, found in heap.reach(value) if isinstance(found, Tensor) and found.home)
+    return frozenset(tensor.home for tensor in tensors_of(heap, value) if tensor.home)
+
+
+def tensors_of(heap: Heap, value: Value) -> list[Tensor]:
+    """Every tensor that a value holds."""
+    return [found for _, found in heap.reach(value) if isinstance(found, Tensor)]
 
 
 def fresh_tensors(heap: Heap, value: Value) -> list[Tensor]:
     """The tensors in a value that this step made."""
-    return [found for _, found in heap.reach(value) if isinstance(found, Tensor) and found.home is None]
+    return [tensor for tensor in tensors_of(heap, value) if tensor.home is None]
 
 
 def numbers_differ(old: Value, new: Value) -> bool:

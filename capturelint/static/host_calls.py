@@ -1,4 +1,4 @@
-"""Calls of what no analysed code defines: Python's built-ins and containers, ``torch.cuda``, ``torch.nn`` classes, clocks.
+"""Calls of what no analysed code defines: Python's built-ins and containers, ``torch.cuda``, ``torch.nn``, clocks.
 
 One table of small functions by name. A call that is not in it is unknown, uses its arguments, and causes no event.
 """
@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from capturelint.static import attributes, torch_calls
-from capturelint.static.homes import Object, Sort, Store, fresh_tensors
+from capturelint.static.homes import Object, Sort, Store, as_slots, fresh_tensors
 from capturelint.static.index import ClassDef
 from capturelint.static.values import (
     NONE,
@@ -58,25 +58,104 @@ if TYPE_CHECKING:
 
 Arguments = tuple[list[Value], dict[str, Value]]
 BUILTINS = frozenset(
-    "len range int float bool complex str repr print format min max sum any all sorted enumerate zip map filter list tuple "
-    "dict set frozenset isinstance issubclass getattr setattr hasattr super abs round divmod reversed iter next type id "
-    "callable vars pow slice object property staticmethod classmethod bytes hash input open Exception ValueError "
-    "RuntimeError NotImplementedError TypeError AssertionError KeyError IndexError StopIteration ord chr bin hex".split()
+    [
+        "len",
+        "range",
+        "int",
+        "float",
+        "bool",
+        "complex",
+        "str",
+        "repr",
+        "print",
+        "format",
+        "min",
+        "max",
+        "sum",
+        "any",
+        "all",
+        "sorted",
+        "enumerate",
+        "zip",
+        "map",
+        "filter",
+        "list",
+        "tuple",
+        "dict",
+        "set",
+        "frozenset",
+        "isinstance",
+        "issubclass",
+        "getattr",
+        "setattr",
+        "hasattr",
+        "super",
+        "abs",
+        "round",
+        "divmod",
+        "reversed",
+        "iter",
+        "next",
+        "type",
+        "id",
+        "callable",
+        "vars",
+        "pow",
+        "slice",
+        "object",
+        "property",
+        "staticmethod",
+        "classmethod",
+        "bytes",
+        "hash",
+        "input",
+        "open",
+        "Exception",
+        "ValueError",
+        "RuntimeError",
+        "NotImplementedError",
+        "TypeError",
+        "AssertionError",
+        "KeyError",
+        "IndexError",
+        "StopIteration",
+        "ord",
+        "chr",
+        "bin",
+        "hex",
+    ]
 )
 DRAWS = ("random.", "numpy.random.", "time.", "uuid.", "secrets.", "datetime.", "os.urandom", "os.getpid")
-HARMLESS_CLOCKS = frozenset({"time.sleep", "random.seed", "numpy.random.seed", "random.Random", "numpy.random.default_rng",
-                             "numpy.random.RandomState", "datetime.timedelta"})  # fmt: skip
+HARMLESS_CLOCKS = frozenset(
+    [
+        "time.sleep",
+        "random.seed",
+        "numpy.random.seed",
+        "random.Random",
+        "numpy.random.default_rng",
+        "numpy.random.RandomState",
+        "datetime.timedelta",
+    ]
+)
 CONVERSIONS = frozenset({"int", "float", "bool", "complex"})
 TRUTH_TESTS = frozenset({"min", "max", "any", "all", "sorted"})
 CONTAINERS = {"list": Sort.LIST, "set": Sort.SET, "frozenset": Sort.SET, "dict": Sort.DICT}
-LOG_METHODS = frozenset({"debug", "info", "warning", "warn", "error", "exception", "critical", "log", "warning_once", "info_once"})
+LOG_METHODS = frozenset(
+    {"debug", "info", "warning", "warn", "error", "exception", "critical", "log", "warning_once", "info_once"}
+)
 
 
 # -------------------------------------------------------------------- external functions
 
 
 def call_external(
-    vm: Interpreter, path: str, args: list[Value], kwargs: dict[str, Value], node: ast.AST, extra: bool, scope: Scope | None
+    vm: Interpreter,
+    path: str,
+    args: list[Value],
+    kwargs: dict[str, Value],
+    node: ast.AST,
+    extra: bool,
+    scope: Scope | None,
 ) -> Value:
     """A call of an external name."""
     if path.startswith("builtins."):
@@ -180,12 +259,12 @@ def default_device(vm: Interpreter, args: list[Value], kwargs: dict[str, Value],
 
 def namespace(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
     """``SimpleNamespace(a=...)``."""
-    return vm.heap.new(Object(Sort.INSTANCE, "types.SimpleNamespace", dict(kwargs)))
+    return vm.heap.new(Object(Sort.INSTANCE, "types.SimpleNamespace", as_slots(kwargs)))
 
 
 def ordered_dict(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
     """``OrderedDict``, ``defaultdict``."""
-    return vm.heap.new(Object(Sort.DICT, slots=dict(kwargs), opaque=bool(args), element=UNKNOWN if args else None))
+    return vm.heap.new(Object(Sort.DICT, slots=as_slots(kwargs), opaque=bool(args), element=UNKNOWN if args else None))
 
 
 def deque(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
@@ -335,7 +414,13 @@ def enter_external(
     if path in ("torch.autocast", "torch.cuda.amp.autocast", "torch.amp.autocast"):
         cache = next((constant(vm.eval(k.value, scope)) for k in call.keywords if k.arg == "cache_enabled"), True)
         return enter_autocast(vm, call, cache is not False)
-    if path in ("torch.no_grad", "torch.inference_mode", "torch.enable_grad", "contextlib.nullcontext", "torch.profiler.record_function"):
+    if path in (
+        "torch.no_grad",
+        "torch.inference_mode",
+        "torch.enable_grad",
+        "contextlib.nullcontext",
+        "torch.profiler.record_function",
+    ):
         return lambda: None
     if path in ("contextlib.suppress",):
         return lambda: None
@@ -428,7 +513,9 @@ def distribution(vm: Interpreter, path: str, args: list[Value], kwargs: dict[str
 # -------------------------------------------------------------------- methods without analysed code
 
 
-def call_bound(vm: Interpreter, function: BoundExternal, args: list[Value], kwargs: dict[str, Value], node: ast.AST, extra: bool) -> Value:
+def call_bound(
+    vm: Interpreter, function: BoundExternal, args: list[Value], kwargs: dict[str, Value], node: ast.AST, extra: bool
+) -> Value:
     """A method of a container, a module, a stream, a string."""
     owner, name = function.owner, function.name
     if isinstance(owner, Ref) and (found := vm.heap.get(owner)) is not None:
@@ -542,7 +629,14 @@ def keep(vm: Interpreter, owner: Ref, value: Value, node: ast.AST, exact: bool =
             Store(Home(owner.oid, "append"), NONE, value, vm.site(node), vm.doubt, bool(vm.hidden), outside)
         )
     looping = vm.driver is not None and vm.driver.loops > 0
-    if found.sort is Sort.LIST and found.element is None and len(found.slots) < 8 and exact and not vm.doubt and not looping:
+    if (
+        found.sort is Sort.LIST
+        and found.element is None
+        and len(found.slots) < 8
+        and exact
+        and not vm.doubt
+        and not looping
+    ):
         vm.heap.replace(owner, slots={**found.slots, len(found.slots): value})
     else:
         attributes.put_element(vm, owner, value)
@@ -700,7 +794,13 @@ def move_module(vm: Interpreter, owner: Ref, memory: Memory, seen: set[int]) -> 
 
 
 def call_builtin(
-    vm: Interpreter, name: str, args: list[Value], kwargs: dict[str, Value], node: ast.AST, extra: bool, scope: Scope | None
+    vm: Interpreter,
+    name: str,
+    args: list[Value],
+    kwargs: dict[str, Value],
+    node: ast.AST,
+    extra: bool,
+    scope: Scope | None,
 ) -> Value:
     """A call of a Python built-in."""
     if name in CONVERSIONS:
@@ -764,10 +864,10 @@ def compare_all(vm: Interpreter, name: str, args: list[Value], kwargs: dict[str,
 def make_container(vm: Interpreter, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """``list(x)``, ``dict(...)``, ``set(x)``."""
     if name == "dict":
-        slots = dict(kwargs)
+        slots = as_slots(kwargs)
         for value in args:
             slots |= {str(key): inner for key, inner in attributes.entries(vm, value)}
-        return vm.heap.new(Object(Sort.DICT, slots=dict(slots), element=UNKNOWN if args and not slots else None))
+        return vm.heap.new(Object(Sort.DICT, slots=slots, element=UNKNOWN if args and not slots else None))
     if not args:
         return vm.heap.new(Object(CONTAINERS[name]))
     if name == "list":
@@ -793,7 +893,9 @@ def length(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: a
     return Number(Varies.PER_BUCKET if isinstance(value, Sequence) and value.shape else Varies.NEVER)
 
 
-def make_range(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None) -> Value:
+def make_range(
+    vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None
+) -> Value:
     """``range``: a device tensor as a bound is read."""
     for value in args:
         tensor = tensor_in(value)
@@ -810,7 +912,9 @@ def make_range(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], nod
     return Range(Varies.NEVER if read else varies)
 
 
-def print_values(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None) -> Value:
+def print_values(
+    vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None
+) -> Value:
     """``print``, ``str``, ``repr``, ``format``: text of a device tensor needs its values."""
     for value in args:
         torch_calls.formatted(vm, value, node)
@@ -830,7 +934,9 @@ def total(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: as
     return combined(items if items is not None else [element])
 
 
-def enumerated(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None) -> Value:
+def enumerated(
+    vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None
+) -> Value:
     """``enumerate``."""
     items = vm.items(args[0]) if args else None
     if items is not None:
@@ -857,7 +963,9 @@ def filtered(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node:
     return Sequence(None, vm.element(args[1])) if len(args) > 1 else UNKNOWN
 
 
-def make_tuple(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None) -> Value:
+def make_tuple(
+    vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None
+) -> Value:
     """``tuple(x)``, ``reversed(x)``, ``iter(x)``."""
     if not args:
         return Sequence(())
@@ -867,13 +975,17 @@ def make_tuple(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], nod
     return Sequence(tuple(items)) if items is not None else Sequence(None, vm.element(args[0]))
 
 
-def first_item(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None) -> Value:
+def first_item(
+    vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None
+) -> Value:
     """``next(x)``, ``next(x, default)``."""
     element = vm.element(args[0]) if args else UNKNOWN
     return join(element, args[1]) if len(args) > 1 else element
 
 
-def check_instance(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None) -> Value:
+def check_instance(
+    vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None
+) -> Value:
     """``isinstance``."""
     from capturelint.static.calls import is_instance
 
@@ -883,7 +995,9 @@ def check_instance(vm: Interpreter, args: list[Value], kwargs: dict[str, Value],
     return Const(answers.pop()) if len(answers) == 1 and None not in answers else Number()
 
 
-def get_attribute(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None) -> Value:
+def get_attribute(
+    vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None
+) -> Value:
     """``getattr`` with a literal name."""
     name = constant(args[1]) if len(args) > 1 else None
     if not isinstance(name, str):
@@ -903,25 +1017,31 @@ def has_attribute(vm: Interpreter, owner: Value, name: str) -> bool | None:
             return True
         if found.opaque or attributes.is_open(vm, found.cls) or attributes.find_method(vm, found.cls, "__getattr__"):
             return None
-        return True if attributes.is_module(vm, found.cls) and name in attributes.MODULE_METHODS else False
+        return attributes.is_module(vm, found.cls) and name in attributes.MODULE_METHODS
     return None
 
 
-def check_attribute(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None) -> Value:
+def check_attribute(
+    vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None
+) -> Value:
     """``hasattr``."""
     name = constant(args[1]) if len(args) > 1 else None
     known = has_attribute(vm, args[0], name) if isinstance(name, str) else None
     return Const(known) if known is not None else Number()
 
 
-def set_attribute(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None) -> Value:
+def set_attribute(
+    vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None
+) -> Value:
     """``setattr`` with a literal name."""
     if len(args) == 3 and isinstance(constant(args[1]), str):
         attributes.store(vm, args[0], constant(args[1]), args[2], node)
     return NONE
 
 
-def make_super(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None) -> Value:
+def make_super(
+    vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None
+) -> Value:
     """``super()``."""
     if len(args) == 2 and isinstance(args[0], Class):
         return Super(args[1], args[0].definition)
@@ -931,7 +1051,9 @@ def make_super(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], nod
     return Super(holder.this, holder.owner) if holder is not None and holder.owner is not None else UNKNOWN
 
 
-def magnitude(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None) -> Value:
+def magnitude(
+    vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None
+) -> Value:
     """``abs``, ``round``, ``pow``, ``divmod``: of a tensor, device work."""
     tensor = tensor_in(args[0]) if args else None
     if tensor is not None:
@@ -939,7 +1061,9 @@ def magnitude(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node
     return combined(args)
 
 
-def kind_of_value(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None) -> Value:
+def kind_of_value(
+    vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None
+) -> Value:
     """``type(x)``."""
     value = args[0] if args else UNKNOWN
     if isinstance(value, Ref) and (found := vm.heap.get(value)) is not None and isinstance(found.cls, ClassDef):
@@ -947,7 +1071,9 @@ def kind_of_value(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], 
     return UNKNOWN
 
 
-def make_slice(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None) -> Value:
+def make_slice(
+    vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None
+) -> Value:
     """``slice(a, b)``."""
     if len(args) == 1:
         return Slice(NONE, args[0], NONE)
@@ -981,7 +1107,9 @@ HANDLERS: dict[str, Handler] = {
     "divmod": magnitude,
     "type": kind_of_value,
     "slice": make_slice,
-    "callable": lambda vm, args, kwargs, node, scope: Const(isinstance(args[0], (Function, Lambda, Method))) if args and args[0] is not UNKNOWN else Number(),
+    "callable": lambda vm, args, kwargs, node, scope: (
+        Const(isinstance(args[0], (Function, Lambda, Method))) if args and args[0] is not UNKNOWN else Number()
+    ),
 }
 
 

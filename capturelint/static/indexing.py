@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from capturelint.static import attributes, torch_calls
 from capturelint.static.homes import Object, Sort
@@ -65,13 +65,18 @@ def sequence_item(vm: Interpreter, owner: Sequence, index: Value, node: ast.Subs
     if isinstance(index, Slice):
         if owner.items is not None:
             start, stop, step = (constant(bound) for bound in (index.start, index.stop, index.step))
-            if all(bound is None or isinstance(bound, int) for bound in (start, stop, step)) and step != 0:
-                return replace(owner, items=owner.items[start:stop:step])  # type: ignore[misc]
+            if is_bound(start) and is_bound(stop) and is_bound(step) and step != 0:
+                return replace(owner, items=owner.items[start:stop:step])
         return replace(owner, items=None, element=element_of(owner))
     at = int_constant(index)
     if owner.items is not None and at is not None:
         return owner.items[at] if -len(owner.items) <= at < len(owner.items) else UNKNOWN
     return element_of(owner)
+
+
+def is_bound(value: object) -> TypeGuard[int | None]:
+    """An exact slice bound."""
+    return value is None or isinstance(value, int)
 
 
 def number_index(vm: Interpreter, index: Value, node: ast.Subscript) -> None:
@@ -102,13 +107,19 @@ def object_item(vm: Interpreter, owner: Ref, index: Value, node: ast.Subscript) 
         return vm.new_list(Sequence(None, attributes.element(vm, owner)))
     inner = attributes.values_of(vm, owner)
     if vm.driver is not None:
+        vm.driver.on_lookup(vm, inner, node)
         inner = [vm.driver.on_load(vm, owner, "[]", value) for value in inner]
     return union(inner)
 
 
 def has_items(found: Object) -> bool:
     """True for module containers, whose children are slots by number or name."""
-    return isinstance(found.cls, str) and found.cls.rpartition(".")[2] in ("ModuleList", "Sequential", "ModuleDict", "ParameterList")
+    return isinstance(found.cls, str) and found.cls.rpartition(".")[2] in (
+        "ModuleList",
+        "Sequential",
+        "ModuleDict",
+        "ParameterList",
+    )
 
 
 def index_parts(vm: Interpreter, index: Value) -> list[Value]:
@@ -130,6 +141,8 @@ def tensor_item(vm: Interpreter, tensor: Tensor, index: Value, node: ast.Subscri
     if advanced or lists:
         return torch_calls.result(vm, [tensor, *parts], node, rank, tensor.kind)
     narrowed = any(not whole(part) for part in parts)
+    if vm.driver is not None and isinstance(parts[0], Slice):
+        vm.driver.on_rows(vm, tensor, int_constant(parts[0].stop))
     made = replace(tensor, rank=rank, view=tensor.view or narrowed, rows=None)
     return replace(made, extends=None) if narrowed else made
 
@@ -231,7 +244,7 @@ def store_object(vm: Interpreter, owner: Ref, index: Value, value: Value, node: 
     if vm.driver is not None:
         vm.driver.on_keep(vm, value, node, "item")
         vm.driver.on_register(vm, index, value)
-    if isinstance(key, (str, int, type(None))) and key is not Const and (found.sort is Sort.DICT or key in found.slots):
+    if isinstance(key, (str, int, type(None))) and (found.sort is Sort.DICT or key in found.slots):
         attributes.write_slot(vm, owner, key, value, node)
         return
     if isinstance(index, Slice):

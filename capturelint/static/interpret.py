@@ -19,7 +19,7 @@ from capturelint.catalog import Operations
 from capturelint.place import Frame
 from capturelint.static import attributes, calls, indexing, torch_calls
 from capturelint.static.events import Event, Site
-from capturelint.static.homes import Heap, Object, Objects, Sort, Step, Store
+from capturelint.static.homes import Heap, Object, Objects, Sort, Step
 from capturelint.static.index import ClassDef, Import, Index, Module
 from capturelint.static.values import (
     NONE,
@@ -83,7 +83,7 @@ BINARY: dict[type[ast.operator], Callable[[object, object], object]] = {
     ast.BitOr: operator.or_,
     ast.BitXor: operator.xor,
 }
-COMPARE: dict[type[ast.cmpop], Callable[[object, object], object]] = {
+COMPARE: dict[type[ast.cmpop], Callable[..., object]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
     ast.Lt: operator.lt,
@@ -129,7 +129,7 @@ class Interpreter:
     def __init__(self, index: Index, catalog: Operations) -> None:
         self.index = index
         self.catalog = catalog
-        self.heap = Heap()
+        self.heap: Heap = Heap()
         self.phase = Phase.SET_UP
         self.step = Step()
         self.noted: dict[EventKey, tuple[Event, int]] = {}
@@ -142,7 +142,7 @@ class Interpreter:
         """True while building an instance that somebody else built: arguments that nobody saw may have been given."""
         self.hidden = 0
         self.muted = 0
-        self.compiled = False
+        self.compiled: bool = False
         self.fuel = FUEL
         self.idents = 0
         self.default_memory = Memory.HOST
@@ -202,7 +202,9 @@ class Interpreter:
 
     def found(self) -> list[Event]:
         """The events, each as sure as the conditions on its way allow."""
-        return [replace(event, confidence=min(event.confidence, doubted(doubt))) for event, doubt in self.noted.values()]
+        return [
+            replace(event, confidence=min(event.confidence, doubted(doubt))) for event, doubt in self.noted.values()
+        ]
 
     def settle_sides(self, start: int, middle: int) -> None:
         """What both sides of an unknown condition do does not depend on it."""
@@ -739,7 +741,9 @@ class Interpreter:
 
     def eval_slice(self, node: ast.Slice, scope: Scope) -> Value:
         """``a:b:c``."""
-        bounds = [self.eval(bound, scope) if bound is not None else NONE for bound in (node.lower, node.upper, node.step)]
+        bounds = [
+            self.eval(bound, scope) if bound is not None else NONE for bound in (node.lower, node.upper, node.step)
+        ]
         return Slice(*bounds)
 
     def eval_tuple(self, node: ast.Tuple | ast.List, scope: Scope) -> Value:
@@ -797,7 +801,9 @@ class Interpreter:
         items = Sequence(tuple(results)) if exact else Sequence(None, union(results))
         return self.new_list(items) if isinstance(node, ast.ListComp) else items
 
-    def comprehend(self, generators: list[ast.comprehension], elt: ast.expr, scope: Scope, results: list[Value]) -> bool:
+    def comprehend(
+        self, generators: list[ast.comprehension], elt: ast.expr, scope: Scope, results: list[Value]
+    ) -> bool:
         """Collect the values of ``elt``; ``True`` where they are exactly the items."""
         if not generators:
             results.append(self.eval(elt, scope))
@@ -861,14 +867,22 @@ class Interpreter:
         if all(is_number(v) or isinstance(v, (Number, Const)) for v in (left, right)):
             return arithmetic(left, right)
         if any(isinstance(option, Number) for value in (left, right) for option in options(value)):
-            return Number(max(varies_of(left), varies_of(right)), deps_of(left) | deps_of(right), sure=Confidence.LIKELY)
+            return Number(
+                max(varies_of(left), varies_of(right)), deps_of(left) | deps_of(right), sure=Confidence.LIKELY
+            )
         return UNKNOWN
 
-    def fold(self, op: Callable[[object, object], object] | None, a: object, b: object, deps: frozenset[object]) -> Value:
+    def fold(self, op: Callable[..., object] | None, a: object, b: object, deps: frozenset[object]) -> Value:
         """A constant result, where Python gives one of reasonable size."""
         if op is None or (isinstance(b, int) and b > 1 << 20 and isinstance(a, str)):
             return UNKNOWN if op is None else Text()
-        if op in (operator.lshift, operator.mul) and isinstance(a, int) and isinstance(b, int) and b > 4096 and a > 1 << 40:
+        if (
+            op in (operator.lshift, operator.mul)
+            and isinstance(a, int)
+            and isinstance(b, int)
+            and b > 4096
+            and a > 1 << 40
+        ):
             return Number(deps=deps)  # type: ignore[arg-type]
         try:
             return Const(op(a, b), deps)  # type: ignore[arg-type]
@@ -913,10 +927,9 @@ class Interpreter:
             return torch_calls.operate(self, node, [value], op=node.op)
         known = constant(value)
         if isinstance(known, (int, float)):
-            sign = {ast.USub: operator.neg, ast.UAdd: operator.pos}.get(type(node.op))
-            if sign is not None:
-                return Const(sign(known), deps_of(value))
-            return Const(~known, deps_of(value)) if isinstance(known, int) else UNKNOWN
+            if isinstance(node.op, ast.Invert):
+                return Const(~known, deps_of(value)) if isinstance(known, int) else UNKNOWN
+            return Const(-known if isinstance(node.op, ast.USub) else known, deps_of(value))
         return value
 
     def negate(self, value: Value, node: ast.expr) -> Value:
@@ -1200,7 +1213,9 @@ class Interpreter:
                 self.keep(subject, scope, lambda option: calls.is_instance(self, option, kind) in (None, outcome))
             case ast.Name() | ast.Attribute():
                 falsy = not outcome
-                self.keep(test, scope, lambda option: self.truth_of(option) is not (Truth.TRUE if falsy else Truth.FALSE))
+                self.keep(
+                    test, scope, lambda option: self.truth_of(option) is not (Truth.TRUE if falsy else Truth.FALSE)
+                )
             case _:
                 pass
 

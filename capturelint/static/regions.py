@@ -20,8 +20,26 @@ DECODE_NAME = re.compile(
     r"|decode_next(_token)?|generate_one_token)(_\w+)?\Z"
 )
 CACHE_WORDS = frozenset(
-    "past_key_values past_key_value kv_cache kv_caches cache_position input_pos block_tables block_table cache_params "
-    "k_cache v_cache key_cache value_cache slot_mapping inference_params caches past layer_past".split()
+    [
+        "past_key_values",
+        "past_key_value",
+        "kv_cache",
+        "kv_caches",
+        "cache_position",
+        "input_pos",
+        "block_tables",
+        "block_table",
+        "cache_params",
+        "k_cache",
+        "v_cache",
+        "key_cache",
+        "value_cache",
+        "slot_mapping",
+        "inference_params",
+        "caches",
+        "past",
+        "layer_past",
+    ]
 )
 PROTOCOL = ("build", "inputs", "step")
 
@@ -88,7 +106,10 @@ def drivers(module: Module) -> Iterator[Entry]:
         return
     reached = set(capturing)
     while True:
-        names = {function.owner.name if function.name == "__init__" and function.owner else function.name for function in reached}
+        names = {
+            function.owner.name if function.name == "__init__" and function.owner else function.name
+            for function in reached
+        }
         wider = reached | {function for function in functions(module) if names & called_names(function)}
         if wider == reached:
             break

@@ -32,7 +32,6 @@ from capturelint.static.values import (
     Ref,
     Scope,
     Tensor,
-    Text,
     Union,
     Value,
     join,
@@ -43,8 +42,31 @@ from capturelint.vocabulary import Confidence, Phase, Varies
 
 MAX_RUNS = 4
 COUNTERS = frozenset(
-    "start_pos input_pos pos position cur_pos current_pos step cur_step offset cache_len cache_length kv_len kv_length seq_len "
-    "seqlen cur_len current_length past_len past_length past_key_values_length context_len context_length num_tokens_so_far".split()
+    [
+        "start_pos",
+        "input_pos",
+        "pos",
+        "position",
+        "cur_pos",
+        "current_pos",
+        "step",
+        "cur_step",
+        "offset",
+        "cache_len",
+        "cache_length",
+        "kv_len",
+        "kv_length",
+        "seq_len",
+        "seqlen",
+        "cur_len",
+        "current_length",
+        "past_len",
+        "past_length",
+        "past_key_values_length",
+        "context_len",
+        "context_length",
+        "num_tokens_so_far",
+    ]
 )
 
 
@@ -214,7 +236,9 @@ def function_step(stage: Stage, vm: Interpreter, entry: Entry) -> Prepared | Non
         owner = calls.instance_of(vm, definition.owner)
         function = Method(function, owner)
         names = names[1:]
-    kwargs = {name: value for name, value in parameters(stage, vm, definition) if name in names or name not in ("self", "cls")}
+    kwargs = {
+        name: value for name, value in parameters(stage, vm, definition) if name in names or name not in ("self", "cls")
+    }
     return Prepared(function, args, kwargs, definition.node)
 
 
@@ -243,7 +267,11 @@ def parameters(stage: Stage, vm: Interpreter, definition: FunctionDef) -> Iterat
 def described(vm: Interpreter, argument: ast.arg, module: Module) -> Value:
     """What a parameter's annotation, or where there is none its name, says."""
     value = UNKNOWN if argument.annotation is None else calls.annotated(vm, argument.annotation, module)
-    if isinstance(value, Number) and argument.arg in COUNTERS and ast.unparse(argument.annotation or ast.Pass()) == "int":
+    if (
+        isinstance(value, Number)
+        and argument.arg in COUNTERS
+        and ast.unparse(argument.annotation or ast.Pass()) == "int"
+    ):
         return replace(value, varies=Varies.PER_STEP, sure=Confidence.LIKELY)
     if argument.annotation is None and argument.arg in vm.catalog.parameters:
         return Tensor(Memory.DEVICE, sure=Confidence.LIKELY, ident=vm.ident())
@@ -278,6 +306,7 @@ def run_driver(stage: Stage, entry: Entry) -> Outcome:
         run_root(stage, vm, entry)
         if vm.recording:
             vm.driver.end(vm)
+        vm.driver.finish(vm)
         outcome = Outcome(vm.found(), vm.unlisted, vm.fuel <= 0)
     return outcome
 

@@ -56,7 +56,9 @@ EVENTS = {
 }
 PREFIXES = ("torch.nn.functional.", "torch.Tensor.", "torch.special.", "torch._C._nn.", "torch._refs.", "torch.")
 MAX_DEPS = 12
-METADATA_ARGUMENTS = frozenset({"dim", "dims", "dtype", "device", "layout", "keepdim", "out", "memory_format", "generator"})
+METADATA_ARGUMENTS = frozenset(
+    {"dim", "dims", "dtype", "device", "layout", "keepdim", "out", "memory_format", "generator"}
+)
 
 
 def operation_name(path: str) -> str:
@@ -79,7 +81,12 @@ def find_operation(vm: Interpreter, name: str) -> Operation | None:
 def sorts_of(vm: Interpreter, name: str) -> frozenset[str]:
     """The sorts of result that a name is listed under."""
     results = vm.catalog.results
-    return results.get(name) or results.get(name.removeprefix("nn.functional.")) or results.get(name.rstrip("_")) or frozenset()
+    return (
+        results.get(name)
+        or results.get(name.removeprefix("nn.functional."))
+        or results.get(name.rstrip("_"))
+        or frozenset()
+    )
 
 
 # -------------------------------------------------------------------- operands
@@ -130,12 +137,24 @@ def report_varying(vm: Interpreter, value: Value, node: ast.AST, how: str, name:
                 return
             sure = option.sure if len(options(value)) == 1 else min(option.sure, Confidence.LIKELY)
             names = sorted(str(dep) for dep in option.deps if isinstance(dep.key, str))
-            vm.emit(EventKind.BAKED_SCALAR, node, how, sure, name=name or (names[0] if names else ""), varies=Varies.PER_STEP)
+            vm.emit(
+                EventKind.BAKED_SCALAR,
+                node,
+                how,
+                sure,
+                name=name or (names[0] if names else ""),
+                varies=Varies.PER_STEP,
+            )
             return
 
 
 def result(
-    vm: Interpreter, operands: list[Value], node: ast.AST, rank: int | None = None, kind: Kind | None = None, **more: object
+    vm: Interpreter,
+    operands: list[Value],
+    node: ast.AST,
+    rank: int | None = None,
+    kind: Kind | None = None,
+    **more: object,
 ) -> Value:
     """A new tensor computed from operands: on the device where one operand is."""
     flat = flatten(vm, operands)
@@ -259,7 +278,9 @@ def holds(case: Case, given: dict[str, Value], extra: bool) -> bool | None:
     return not (case.host and not any((t := tensor_in(given.get(name, UNKNOWN))) and t.on_host for name in case.host))
 
 
-def apply_effect(vm: Interpreter, name: str, args: list[Value], kwargs: dict[str, Value], node: ast.AST, extra: bool) -> None:
+def apply_effect(
+    vm: Interpreter, name: str, args: list[Value], kwargs: dict[str, Value], node: ast.AST, extra: bool
+) -> None:
     """Emit what the catalogue says this call does to a capture."""
     operation = find_operation(vm, name)
     if operation is None:
@@ -287,13 +308,17 @@ def how_of(vm: Interpreter, name: str, case: Case) -> str:
     """What tells this event from others of its kind."""
     if case.effect is Effect.READ:
         return name if name in NAMED_READS else "sampling" if "random" in sorts_of(vm, name) else "operation"
-    return case.effect.value
+    return str(case.effect.value)
 
 
-def call_function(vm: Interpreter, path: str, args: list[Value], kwargs: dict[str, Value], node: ast.AST, extra: bool) -> Value:
+def call_function(
+    vm: Interpreter, path: str, args: list[Value], kwargs: dict[str, Value], node: ast.AST, extra: bool
+) -> Value:
     """A call of ``torch.<path>``."""
     name = operation_name(path)
-    if name.startswith("cuda.") or path.startswith(("torch.nn.init.", "torch.compiler.", "torch._dynamo.", "torch.backends.")):
+    if name.startswith("cuda.") or path.startswith(
+        ("torch.nn.init.", "torch.compiler.", "torch._dynamo.", "torch.backends.")
+    ):
         return UNKNOWN
     return call(vm, name, args, kwargs, node, extra, method=False)
 
@@ -317,6 +342,8 @@ def call(
     if "uploaded" in sorts or name in ("new_tensor",):
         return from_host(vm, name, args, kwargs, node)
     apply_effect(vm, name, args, kwargs, node, extra)
+    if name == "pin_memory" and (held := tensor_in(args[0])) is not None:
+        return pinned(vm, held, node)
     if name in ("item", "tolist", "numpy"):
         return read_value(vm, name, args, tensors)
     if "host" in sorts:
@@ -333,6 +360,12 @@ def call(
     if name.endswith("_") and not name.endswith("__") and args and (target := tensor_in(args[0])) is not None:
         return in_place(vm, name, target, args, kwargs, node)
     return shaped(vm, name, sorts, args, kwargs, node)
+
+
+def pinned(vm: Interpreter, tensor: Tensor, node: ast.AST) -> Value:
+    """``x.pin_memory()``: a new block; made in the step, nothing rewrites it before a replay."""
+    vm.emit(EventKind.STAGING, node, "pinned-made-in-step", tensor.sure, name="pin_memory")
+    return replace(tensor, memory=Memory.PINNED, home=None, ident=vm.ident(), placed=True)
 
 
 def read_value(vm: Interpreter, name: str, args: list[Value], tensors: list[Tensor]) -> Value:
@@ -370,7 +403,13 @@ def size_call(args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 
 def check_sizes(
-    vm: Interpreter, name: str, sorts: frozenset[str], args: list[Value], kwargs: dict[str, Value], node: ast.AST, method: bool
+    vm: Interpreter,
+    name: str,
+    sorts: frozenset[str],
+    args: list[Value],
+    kwargs: dict[str, Value],
+    node: ast.AST,
+    method: bool,
 ) -> None:
     """A device number where a size must be a host integer is read."""
     if "view" in sorts:
@@ -407,9 +446,10 @@ def random_generator(vm: Interpreter, sorts: frozenset[str], kwargs: dict[str, V
         return
     generator = kwargs.get("generator", NONE)
     for option in options(generator):
-        if isinstance(option, Ref) and (found := vm.heap.get(option)) is not None and found.cls == "torch.Generator":
-            if "#registered" not in found.slots:
-                vm.emit(EventKind.RANDOM, node, "generator", Confidence.CERTAIN if option is generator else Confidence.LIKELY)
+        found = vm.heap.get(option) if isinstance(option, Ref) else None
+        if found is not None and found.cls == "torch.Generator" and "#registered" not in found.slots:
+            sure = Confidence.CERTAIN if option is generator else Confidence.LIKELY
+            vm.emit(EventKind.RANDOM, node, "generator", sure)
 
 
 def device_argument(vm: Interpreter, kwargs: dict[str, Value], default: Memory) -> Memory:
@@ -562,7 +602,9 @@ def move(vm: Interpreter, name: str, args: list[Value], kwargs: dict[str, Value]
         vm.emit(EventKind.SYNC, node, "to-cpu" if name != "cpu" else "cpu", tensor.sure, name=name)
         return replace(moved, home=None, ident=vm.ident(), deps=frozenset())
     if wanted is Memory.DEVICE and tensor.on_host:
-        pinned_source(vm, tensor, node, non_blocking) if tensor.memory is Memory.PINNED else upload(vm, tensor, node, name)
+        pinned_source(vm, tensor, node, non_blocking) if tensor.memory is Memory.PINNED else upload(
+            vm, tensor, node, name
+        )
         return replace(moved, home=None, ident=vm.ident(), recorded=vm.recording)
     if wanted is tensor.memory and kind is tensor.kind:
         return tensor
@@ -589,7 +631,11 @@ def destination(
     if name == "cuda":
         return Memory.DEVICE, None
     memory, kind = tensor.memory, None
-    for value in [*args[:2], *([kwargs["device"]] if "device" in kwargs else []), *([kwargs["dtype"]] if "dtype" in kwargs else [])]:
+    for value in [
+        *args[:2],
+        *([kwargs["device"]] if "device" in kwargs else []),
+        *([kwargs["dtype"]] if "dtype" in kwargs else []),
+    ]:
         for option in options(value):
             match option:
                 case Dtype():
@@ -607,10 +653,14 @@ def destination(
     return memory, kind
 
 
-ACCUMULATES = frozenset({"add_", "sub_", "mul_", "div_", "addcmul_", "addcdiv_", "lerp_", "logical_or_", "logical_and_", "pow_"})
+ACCUMULATES = frozenset(
+    {"add_", "sub_", "mul_", "div_", "addcmul_", "addcdiv_", "lerp_", "logical_or_", "logical_and_", "pow_"}
+)
 
 
-def in_place(vm: Interpreter, name: str, target: Tensor, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
+def in_place(
+    vm: Interpreter, name: str, target: Tensor, args: list[Value], kwargs: dict[str, Value], node: ast.AST
+) -> Value:
     """``x.add_(...)``: the same tensor, written."""
     sources = [*args[1:], *kwargs.values()]
     tensors = tensors_in(flatten(vm, sources))
@@ -642,7 +692,9 @@ def copied_in(vm: Interpreter, target: Tensor, source: Tensor, kwargs: dict[str,
         vm.emit(EventKind.SYNC, node, "copy-to-host", source.sure, name="copy_")
 
 
-def shaped(vm: Interpreter, name: str, sorts: frozenset[str], args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
+def shaped(
+    vm: Interpreter, name: str, sorts: frozenset[str], args: list[Value], kwargs: dict[str, Value], node: ast.AST
+) -> Value:
     """The result of an operation that makes a tensor, or several."""
     first = tensor_in(args[0]) if args else None
     flat = tensors_in(flatten(vm, args))
@@ -684,8 +736,10 @@ def shaped(vm: Interpreter, name: str, sorts: frozenset[str], args: list[Value],
             return result(vm, args[:1], node, rank, kind_argument(kwargs, lead.kind))
         return as_view(result(vm, operands, node, rank, kind), lead)
     if "flatten" in sorts:
-        return as_view(result(vm, operands, node, 1 if len(args) == 1 and not kwargs and name != "unflatten" else None), lead)
-    if name in ("cat", "concat", "concatenate"):
+        return as_view(
+            result(vm, operands, node, 1 if len(args) == 1 and not kwargs and name != "unflatten" else None), lead
+        )
+    if name in CONCATENATIONS:
         return concatenated(vm, result(vm, operands, node, rank, kind), flat, node)
     if name in ("pad", "nn.functional.pad"):
         return concatenated(vm, result(vm, operands, node, rank, kind), [lead, lead], node)
@@ -701,11 +755,55 @@ def shaped(vm: Interpreter, name: str, sorts: frozenset[str], args: list[Value],
     return result(vm, operands, node, widest if name in BROADCAST else None, kind)
 
 
-VIEWS = frozenset({"transpose", "permute", "swapaxes", "movedim", "narrow", "expand_as", "view_as", "reshape_as", "t", "detach",
-                   "contiguous", "requires_grad_"})  # fmt: skip
+CONCATENATIONS = frozenset({"cat", "concat", "concatenate", "vstack", "hstack", "dstack", "row_stack", "column_stack"})
+VIEWS = frozenset(
+    [
+        "transpose",
+        "permute",
+        "swapaxes",
+        "movedim",
+        "narrow",
+        "expand_as",
+        "view_as",
+        "reshape_as",
+        "t",
+        "detach",
+        "contiguous",
+        "requires_grad_",
+    ]
+)
 BROADCAST = frozenset(
-    "where add sub mul div pow maximum minimum eq ne lt le gt ge logical_and logical_or logical_xor bitwise_and bitwise_or "
-    "fmod remainder true_divide floor_divide atan2 masked_fill lerp isclose bitwise_xor isin".split()
+    [
+        "where",
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "pow",
+        "maximum",
+        "minimum",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "logical_and",
+        "logical_or",
+        "logical_xor",
+        "bitwise_and",
+        "bitwise_or",
+        "fmod",
+        "remainder",
+        "true_divide",
+        "floor_divide",
+        "atan2",
+        "masked_fill",
+        "lerp",
+        "isclose",
+        "bitwise_xor",
+        "isin",
+    ]
 )
 
 
@@ -759,7 +857,7 @@ def pair(
     keeps = name in ("sort", "topk", "cummin") or constant(kwargs.get("keepdim", NONE)) is True
     rank = lead.rank if keeps else lead.rank - 1 if lead.rank else None
     values = result(vm, operands, node, rank)
-    indices = replace(values, kind=Kind.INT, ident=vm.ident()) if isinstance(values, Tensor) else UNKNOWN
+    indices: Value = replace(values, kind=Kind.INT, ident=vm.ident()) if isinstance(values, Tensor) else UNKNOWN
     if name in ("var_mean", "std_mean", "aminmax"):
         indices = values
     return Sequence((values, indices))
@@ -781,7 +879,9 @@ def reduced_rank(vm: Interpreter, lead: Tensor, dim: Value, kwargs: dict[str, Va
 # -------------------------------------------------------------------- torch.nn
 
 
-def call_module(vm: Interpreter, owner: Ref, found: Object, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
+def call_module(
+    vm: Interpreter, owner: Ref, found: Object, args: list[Value], kwargs: dict[str, Value], node: ast.AST
+) -> Value:
     """Calling an instance of a ``torch.nn`` class."""
     name = str(found.cls).rpartition(".")[2]
     for value in [*args, *kwargs.values()]:
@@ -792,6 +892,8 @@ def call_module(vm: Interpreter, owner: Ref, found: Object, args: list[Value], k
     lead = flat[0]
     weight = Tensor(vm.module_memory, 2, Kind.FLOAT, home=Home(owner.oid, "weight"), parameter=True)
     operands: list[Value] = [*args, *kwargs.values()]
+    if vm.driver is not None:
+        vm.driver.on_load(vm, owner, "weight", weight)
     if name in ("Linear", "Embedding", "LayerNorm", "RMSNorm", "GRUCell", "LSTMCell", "Conv1d", "Conv2d"):
         operands.append(weight)
     sort = vm.catalog.modules.get(name)

@@ -493,7 +493,9 @@ def tensor_in(value: Value) -> Tensor | None:
         found = next((option for option in value.options if isinstance(option, Tensor)), None)
         if found is not None:
             # Beside nothing, anything or a number it is likely a tensor; among the many sorts of a table it is a guess.
-            plain = all(option == NONE or isinstance(option, (Tensor, Unknown)) or is_number(option) for option in value.options)
+            plain = all(
+                option == NONE or isinstance(option, (Tensor, Unknown)) or is_number(option) for option in value.options
+            )
             return replace(found, sure=min(found.sure, Confidence.LIKELY if plain else Confidence.POSSIBLE))
     return None
 
