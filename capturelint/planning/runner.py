@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from capturelint.planning.probe import Kind, Layout, Shape
 
 TEMPLATES = Path(__file__).parent / "templates"
 LINE_LENGTH = 88
+UNUSUAL = re.compile(r"[^\w ./:+-]")
 FILE_IMPORTS = "import functools\nimport importlib.util\nimport sys\n"
 
 
@@ -30,8 +32,9 @@ class Source:
 
     @property
     def title(self) -> str:
-        """How the module's docstring names it."""
-        return self.path.name if self.path else f"`{self.directory or self.model_type}`"
+        """How messages and the module's docstring name it; nothing that could end the docstring."""
+        name = self.path.name if self.path else str(self.directory or self.model_type)
+        return UNUSUAL.sub("?", name)
 
     @property
     def needs_transformers(self) -> bool:
@@ -101,7 +104,7 @@ def positions_doc(shape: Shape) -> str:
     """The shape of positions, for docstrings."""
     if shape.positions is None:
         return "that its state counts"
-    return "[1], the same in all rows" if shape.shared else "[b, 1]"
+    return "[1], of all rows" if shape.shared else "[b, 1]"
 
 
 def runner_step_source(shape: Shape) -> str:
