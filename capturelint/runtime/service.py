@@ -18,7 +18,7 @@ from capturelint.runtime.channel import Channel
 from capturelint.runtime.observations import BucketResult, Floor, Machine
 from capturelint.runtime.project import Project
 from capturelint.runtime.protocol import Done, Fault, Plan, Stage
-from capturelint.runtime.target import Target, load_module, plain_target
+from capturelint.runtime.target import Target, is_model_only, load_module, plain_target
 from capturelint.runtime.witness import is_out_of_memory
 
 
@@ -46,7 +46,12 @@ def load_target(plan: Plan) -> Target:
 
         return hf_target(plan.target.removeprefix("hf:"), plan.tiny, plan.max_length)
     path = Path(plan.target)
-    return plain_target(load_module(path), path)
+    module = load_module(path)
+    if is_model_only(module):
+        from capturelint.runtime.model_only import model_target
+
+        return model_target(module.build, path, plan.max_length)
+    return plain_target(module, path)
 
 
 def verify_buckets(session: Session, machine: Machine) -> None:

@@ -45,14 +45,16 @@ class VerifyReport:
     findings: tuple[Finding, ...]
     floor: Floor | None = None
     notes: tuple[str, ...] = ()
+    compiled_lost: bool = False
+    """The compiled step, where it was asked for, is not one graph."""
 
     @property
     def verdict(self) -> str:
         """``safe``: every bucket replays what eager computes; ``fault``: what went wrong was never about graphs."""
         bad = [bucket for bucket in self.buckets if bucket.verdict is not Verdict.OK]
         if not bad:
-            return "safe"
-        return "fault" if all(bucket.fault for bucket in bad) else "unsafe"
+            return "unsafe" if self.compiled_lost else "safe"
+        return "fault" if all(bucket.fault for bucket in bad) and not self.compiled_lost else "unsafe"
 
     @property
     def launch_bound(self) -> bool | None:

@@ -1,0 +1,208 @@
+"""A model alone becomes a target: inputs from the names in ``forward``'s signature, the cache from the tool.
+
+The names are those of gpt-fast, of nanoGPT-like models, of transformers and of vLLM-like ones. Shapes are found by
+trying: the few layouts that such models use are called eagerly until one works. The inputs are always a token a row
+and one position; ``forward`` gets views of them, which a capture records as nothing.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from capturelint.errors import TargetError
+from capturelint.runtime.outputs import flatten
+from capturelint.runtime.static_cache import StaticCache, WatchingCache
+from capturelint.runtime.target import Inputs, Target
+
+TOKENS = ("input_ids", "tokens", "token_ids", "idx", "ids", "token", "input_token", "x")
+POSITIONS = ("position_ids", "positions", "input_pos", "cache_position", "position", "pos")
+CACHES = ("past_key_values", "cache", "kv_cache", "kv_caches", "past_key_value", "caches")
+MASKS = ("attention_mask", "mask", "attn_mask")
+REFUSALS = (RuntimeError, TypeError, ValueError, IndexError, AttributeError, AssertionError, KeyError)
+
+Layout = Callable[[torch.Tensor, int], torch.Tensor]
+
+
+def rows(tensor: torch.Tensor, batch: int) -> torch.Tensor:
+    """[batch, 1]."""
+    return tensor.reshape(-1, 1).expand(batch, 1)
+
+
+def flat(tensor: torch.Tensor, batch: int) -> torch.Tensor:
+    """[batch]."""
+    return tensor.reshape(-1).expand(batch)
+
+
+def shared(tensor: torch.Tensor, batch: int) -> torch.Tensor:
+    """[1]: one position for all rows."""
+    return tensor.reshape(-1)[:1]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """How ``forward`` is called: parameter names and the layouts that worked."""
+
+    tokens: str
+    token_layout: Layout
+    positions: tuple[str, ...] = ()
+    position_layout: Layout = shared
+    cache: str = ""
+    mask: str = ""
+    mask_is_flat: bool = False
+    constants: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class ModelState:
+    """The state of a model-only target."""
+
+    model: Any
+    cache: Any = None
+    call: Call | None = None
+
+
+def model_target(build: Callable[[str], object], path: Path, max_length: int) -> Target:
+    """The target of a file that defines ``build`` alone."""
+    vocabulary: list[int] = []
+
+    def build_state(device: str) -> ModelState:
+        model = build(device)
+        if not isinstance(model, torch.nn.Module):
+            raise TargetError(
+                f"{path}: build returns {type(model).__name__}; without inputs and step it must return an nn.Module"
+            )
+        vocabulary[:] = [vocabulary_of(model, path)]
+        return ModelState(model)
+
+    def prepare(state: object, batch: int) -> None:
+        assert isinstance(state, ModelState)
+        fit(state, batch, max_length, path)
+
+    def inputs(batch: int, step: int, device: str) -> Inputs:
+        generator = torch.Generator().manual_seed(step)
+        token = torch.randint(0, vocabulary[0], (batch, 1), generator=generator)
+        return {"token": token.to(device), "position": torch.tensor([step], device=device)}
+
+    return Target(build_state, inputs, decode, (path.parent.resolve(),), prepare)
+
+
+def vocabulary_of(model: torch.nn.Module, path: Path) -> int:
+    """Rows of the first embedding. Raises ``TargetError`` for a model without any."""
+    tables = [module for module in model.modules() if isinstance(module, torch.nn.Embedding)]
+    if not tables:
+        raise TargetError(f"{path}: the model has no nn.Embedding, so no token ids can be made; define inputs and step")
+    return tables[0].num_embeddings
+
+
+def decode(state: object, token: torch.Tensor, position: torch.Tensor) -> object:
+    """One decode step."""
+    assert isinstance(state, ModelState)
+    assert state.call is not None
+    return state.model(**arguments(state.call, state.cache, token, position))
+
+
+def arguments(call: Call, cache: Any, token: torch.Tensor, position: torch.Tensor) -> dict[str, object]:  # noqa: ANN401
+    """The keywords of one call."""
+    batch = token.shape[0]
+    given: dict[str, object] = {call.tokens: call.token_layout(token, batch), **call.constants}
+    given |= {name: call.position_layout(position, batch) for name in call.positions}
+    if call.cache:
+        given[call.cache] = cache
+    if call.mask and isinstance(cache, StaticCache):
+        mask = cache.mask(position)
+        given[call.mask] = mask[0, 0].expand(batch, -1) if call.mask_is_flat else mask
+    return given
+
+
+def fit(state: ModelState, batch: int, max_length: int, path: Path) -> None:
+    """Give a state its caches and the way to call it. Raises ``TargetError`` where no layout works."""
+    has_caches = callable(getattr(state.model, "setup_caches", None))
+    refused: list[str] = []
+    for call in ways(state.model, has_caches, path):
+        try:
+            state.cache = make_cache(state.model, call, batch, max_length)
+            if not list(flatten(try_out(state.model, call, state.cache, batch))):
+                raise TypeError("forward returned no tensor")
+            state.cache = make_cache(state.model, call, batch, max_length)
+        except REFUSALS as error:
+            refused.append(f"{type(error).__name__}: {' '.join(str(error).split())[:160]}")
+            continue
+        state.call = call
+        return
+    raise TargetError(
+        f"{path}: no way of calling `forward{inspect.signature(state.model.forward)}` works at batch {batch}; "
+        f"define inputs and step (the first way raised {refused[0]})"
+    )
+
+
+def ways(model: torch.nn.Module, has_caches: bool, path: Path) -> Iterator[Call]:
+    """The calls to try, the likeliest first. Raises ``TargetError`` for a parameter that nobody can fill."""
+    parameters = inspect.signature(model.forward).parameters
+    tokens = first_of(parameters, TOKENS)
+    if not tokens:
+        raise TargetError(f"{path}: no parameter of `forward` is called like token ids ({', '.join(TOKENS)})")
+    positions = tuple(name for name in POSITIONS if name in parameters)
+    cache = "" if has_caches else first_of(parameters, CACHES)
+    mask = first_of(parameters, MASKS) if cache else ""
+    constants: dict[str, object] = {"use_cache": True} if "use_cache" in parameters else {}
+    filled = {tokens, *positions, cache, mask, *constants}
+    for name, parameter in parameters.items():
+        is_open = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if name not in filled and parameter.default is parameter.empty and not is_open:
+            raise TargetError(
+                f"{path}: `forward` needs `{name}`, which verify does not know how to fill; "
+                "give it a default, or define inputs and step"
+            )
+    for token_layout, position_layout, is_flat in product((rows, flat), layouts(positions), (False, True)):
+        if mask or not is_flat:
+            yield Call(tokens, token_layout, positions, position_layout, cache, mask, is_flat, constants)
+
+
+def layouts(positions: tuple[str, ...]) -> tuple[Layout, ...]:
+    """The shapes that positions of these names have, the usual one first."""
+    usual = shared if {"input_pos", "cache_position", "pos"} & set(positions) else rows
+    return (usual, *(each for each in (rows, flat, shared) if each is not usual)) if positions else (shared,)
+
+
+def first_of(parameters: Mapping[str, inspect.Parameter], names: tuple[str, ...]) -> str:
+    """The first of ``names`` that is a parameter; empty if none is."""
+    return next((name for name in names if name in parameters), "")
+
+
+def make_cache(model: Any, call: Call, batch: int, max_length: int) -> StaticCache | None:  # noqa: ANN401
+    """The model's own caches, or ours in the geometry that one observed step shows."""
+    if callable(getattr(model, "setup_caches", None)):
+        with torch.device("cuda"):
+            model.setup_caches(max_batch_size=batch, max_seq_length=max_length)
+        return None
+    if not call.cache:
+        return None
+    watching = WatchingCache()
+    token, position = trial(batch)
+    given = arguments(call, watching, token, position)
+    if call.mask:
+        given[call.mask] = torch.ones(
+            (batch, 1) if call.mask_is_flat else (1, 1, 1, 1), dtype=torch.bool, device="cuda"
+        )
+    with torch.no_grad():
+        model(**given)
+    return StaticCache(watching.layers, batch, max_length)
+
+
+def try_out(model: Any, call: Call, cache: StaticCache | None, batch: int) -> object:  # noqa: ANN401
+    """One eager step with a cache that is thrown away."""
+    with torch.no_grad():
+        return model(**arguments(call, cache, *trial(batch)))
+
+
+def trial(batch: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs for a trial."""
+    token = torch.zeros((batch, 1), dtype=torch.long, device="cuda")
+    return token, torch.zeros(1, dtype=torch.long, device="cuda")

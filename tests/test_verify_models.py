@@ -1,0 +1,84 @@
+"""A file that defines ``build`` alone: the tool makes inputs, positions, mask and cache."""
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from runtime_here import messages_of, plan, write_target
+
+from capturelint.errors import TargetError
+from capturelint.runtime.observations import BucketResult
+from capturelint.vocabulary import Verdict
+
+MODELS = Path(__file__).parents[1] / "fixtures" / "generate"
+
+FLAT = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(16, 4)
+        self.place = nn.Embedding(64, 4)
+
+    def forward(self, input_ids, positions):
+        if input_ids.dim() != 1 or positions.shape != input_ids.shape:
+            raise ValueError("flat tensors, please")
+        return self.embed(input_ids) + self.place(positions)
+
+def build(device):
+    torch.manual_seed(0)
+    return Model().to(device)
+"""
+
+
+def verdicts(target, **changes):
+    sent = messages_of(plan(target, **changes))
+    return [each.verdict for each in sent if isinstance(each, BucketResult)]
+
+
+def error_of(tmp_path, source):
+    with pytest.raises(TargetError) as raised:
+        messages_of(plan(write_target(tmp_path, source)))
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["gptfast.py", "decoder.py"])
+def test_a_model_with_caches_of_either_kind_is_verified(name):
+    assert verdicts(MODELS / name, buckets=(2, 1)) == [Verdict.OK, Verdict.OK]
+
+
+def test_flat_tokens_and_positions_are_found_by_trying(tmp_path):
+    assert verdicts(write_target(tmp_path, FLAT)) == [Verdict.OK]
+
+
+def test_a_position_kept_in_python_is_found(tmp_path):
+    source = FLAT.replace("positions.shape != input_ids.shape", "False").replace(
+        "return self.embed(input_ids)",
+        "self.n = getattr(self, 'n', 0) + 1\n        return self.n * self.embed(input_ids)",
+    )
+    assert verdicts(write_target(tmp_path, source)) == [Verdict.REPLAY_DIFFERS]
+
+
+def test_a_parameter_that_cannot_be_filled_is_named(tmp_path):
+    message = error_of(tmp_path, FLAT.replace("(self, input_ids, positions)", "(self, input_ids, positions, slots)"))
+    assert "`forward` needs `slots`" in message
+    assert "define inputs and step" in message
+
+
+def test_a_model_without_token_ids_is_refused(tmp_path):
+    assert "called like token ids" in error_of(tmp_path, FLAT.replace("input_ids", "hidden"))
+
+
+def test_a_call_that_never_works_says_why(tmp_path):
+    message = error_of(tmp_path, FLAT.replace("flat tensors, please", "never").replace("!= 1 or", "!= 9 or"))
+    assert "no way of calling `forward" in message
+    assert "ValueError: never" in message
+
+
+def test_build_must_return_a_module(tmp_path):
+    source = FLAT.replace("return Model().to(device)", "return [1]")
+    assert "build returns list; without inputs and step it must return an nn.Module" in error_of(tmp_path, source)
