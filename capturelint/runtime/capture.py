@@ -18,7 +18,7 @@ from capturelint.errors import TargetError
 from capturelint.runtime.channel import Channel
 from capturelint.runtime.eager import make_inputs
 from capturelint.runtime.protocol import Stage
-from capturelint.runtime.states import mutable
+from capturelint.runtime.states import RandomState, mutable
 from capturelint.runtime.target import Inputs, Target
 
 Pool: TypeAlias = Any
@@ -29,7 +29,8 @@ Pool: TypeAlias = Any
 class Captured:
     """A graph with the buffers that it reads and writes. ``first`` is the index of the captured step.
 
-    ``start`` holds what a replay of that step starts from: the state's tensors and copies of them.
+    ``start`` holds what a replay of that step starts from: the state's tensors and copies of them, and
+    ``randomness`` the generators.
     """
 
     graph: torch.cuda.CUDAGraph
@@ -38,10 +39,12 @@ class Captured:
     output: object
     first: int
     seconds: float
-    start: tuple[tuple[torch.Tensor, torch.Tensor], ...] = ()
+    start: tuple[tuple[torch.Tensor, torch.Tensor], ...]
+    randomness: RandomState
 
     def rewind(self) -> None:
-        """Put the state's tensors back to where the captured step starts."""
+        """Put the state's tensors and the generators back to where the captured step starts."""
+        self.randomness.restore()
         for tensor, copy in self.start:
             tensor.copy_(copy)
 
@@ -64,6 +67,7 @@ def capture(
     warm(target, state, bucket, warm_up, static, channel)
     copy_inputs(static, make_inputs(target, bucket, warm_up), warm_up)
     start = tuple((tensor, tensor.clone()) for tensor in mutable(state).values())
+    randomness = RandomState.now()
     torch.cuda.synchronize()
     channel.enter(Stage.CAPTURE, bucket, warm_up)
     graph = new_graph()
@@ -71,7 +75,7 @@ def capture(
     with torch.no_grad(), torch.cuda.graph(graph, pool=pool), watching():
         output = target.step(state, **static)
     torch.cuda.synchronize()
-    return Captured(graph, state, static, output, warm_up, time.perf_counter() - started, start)
+    return Captured(graph, state, static, output, warm_up, time.perf_counter() - started, start, randomness)
 
 
 def warm(

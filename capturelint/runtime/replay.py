@@ -24,15 +24,21 @@ def run_replay(
     steps: range,
     channel: Channel,
     is_wrong: Callable[[int, Sequence[Leaf]], bool] = lambda step, outputs: False,
+    before: Callable[[], None] = lambda: None,
+    stage: Stage = Stage.REPLAY,
 ) -> Run:
-    """Replay ``steps`` and keep what the graph wrote; stop a few steps after the first wrong one."""
+    """Replay ``steps`` and keep what the graph wrote; stop a few steps after the first wrong one.
+
+    ``before`` runs in front of every launch, when the inputs are in place.
+    """
     run = Run(steps.start)
     last = steps.stop
     for step in steps:
         if step >= last:
             break
-        channel.enter(Stage.REPLAY, bucket, step)
+        channel.enter(stage, bucket, step)
         copy_inputs(captured.static, make_inputs(target, bucket, step), step)
+        before()
         captured.graph.replay()
         run.outputs.append(keep(leaves(captured.output)))
         torch.cuda.synchronize()

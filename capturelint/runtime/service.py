@@ -16,10 +16,12 @@ from capturelint.runtime.bucket import Session, verify_bucket
 from capturelint.runtime.capture import Captured
 from capturelint.runtime.channel import Channel
 from capturelint.runtime.observations import BucketResult, Floor, Machine
+from capturelint.runtime.probes import Kept, interleaved, probed
 from capturelint.runtime.project import Project
 from capturelint.runtime.protocol import Done, Fault, Plan, Stage
 from capturelint.runtime.target import Target, is_model_only, load_module, plain_target
 from capturelint.runtime.witness import is_out_of_memory
+from capturelint.vocabulary import Verdict
 
 
 def run_plan(plan: Plan, machine: Machine, channel: Channel) -> None:
@@ -59,30 +61,43 @@ def verify_buckets(session: Session, machine: Machine) -> None:
 
     The graphs stay alive and share the first one's memory pool, as a server's do.
     """
-    kept: list[Captured] = []
+    kept: list[Kept] = []
+    captures: list[Captured] = []
     pool_nbytes = 0
     for bucket in session.plan.buckets:
-        judged = verify_bucket(session, bucket, kept[0].graph.pool() if kept else None)
+        judged = verify_bucket(session, bucket, captures[0].graph.pool() if captures else None)
         session.channel.send(judged.result)
         if judged.unfit:
             return
-        if judged.captured is not None:
-            kept.append(judged.captured)
-        # A wrong replay may write where it must not, so only a right one is repeated for its time.
-        if judged.captured is not None and judged.is_right and machine.device == "cuda":
-            pool_nbytes += send_measured(session, judged.result, judged.captured, pool_nbytes)
+        if judged.captured is None or judged.reference is None:
+            continue
+        captures.append(judged.captured)
+        # A wrong replay may write where it must not, so only a right one is run again.
+        if not judged.is_right:
+            continue
+        result = judged.result
+        if machine.device == "cuda":
+            result, pool_nbytes = send_measured(session, result, judged.captured, pool_nbytes)
+        result = probed(session, Kept(result, judged.captured, judged.reference), machine.device)
+        session.channel.send(result)
+        if result.verdict is Verdict.OK:
+            kept.append(Kept(result, judged.captured, judged.reference))
+    for result in interleaved(session, kept) if len(kept) > 1 else ():
+        session.channel.send(result)
     session.channel.enter(Stage.MEASURE)
-    session.channel.send(Done(floor(kept) if machine.device == "cuda" else None))
+    session.channel.send(Done(floor(captures) if machine.device == "cuda" else None))
 
 
-def send_measured(session: Session, result: BucketResult, captured: Captured, pool_nbytes: int) -> int:
-    """The result again, with times and sizes; gives the bytes by which the pool has grown."""
+def send_measured(
+    session: Session, result: BucketResult, captured: Captured, pool_nbytes: int
+) -> tuple[BucketResult, int]:
+    """The result again, with times and sizes; gives the bytes that the pool has now."""
     from capturelint.runtime.measure import measured
 
     session.channel.enter(Stage.MEASURE, result.size)
     complete = measured(session, result, captured, pool_nbytes)
     session.channel.send(complete)
-    return complete.pool_bytes or 0
+    return complete, pool_nbytes + (complete.pool_bytes or 0)
 
 
 def floor(kept: list[Captured]) -> Floor | None:

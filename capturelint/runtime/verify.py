@@ -148,6 +148,9 @@ def settle_fault(ledger: Ledger, fault: Fault, steps_are_default: bool) -> None:
         raise DeviceError(fault.message)
     if fault.bucket is None:
         raise TargetError(fault.message)
+    if fault.bucket in ledger.results and fault.stage is Stage.PROBE:
+        ledger.results[fault.bucket] = failed_probe(ledger.results[fault.bucket], fault.message)
+        return
     if fault.bucket in ledger.results:
         ledger.notes.append(f"batch {fault.bucket}: {fault.message}, after the verdict; nothing was measured")
         return
@@ -175,6 +178,9 @@ def settle_end(ledger: Ledger, ended: Ended, limits: Limits) -> None:
     message = f"{words}, during {during}" + (f" of step {ended.last.step}" if ended.last.step is not None else "")
     if bucket is None:
         raise TargetError(f"{ledger.plan.target}: {message}{quoted(ended.output)}")
+    if bucket in ledger.results and stage is Stage.PROBE:
+        ledger.results[bucket] = failed_probe(ledger.results[bucket], message)
+        return
     if bucket in ledger.results:
         ledger.notes.append(f"batch {bucket}: {message}, after the verdict; nothing was measured")
         return
@@ -186,6 +192,12 @@ def settle_end(ledger: Ledger, ended: Ended, limits: Limits) -> None:
         fault=not stage.captures and verdict is Verdict.CRASH,
         observations=observations if stage.captures else (),
     )
+
+
+def failed_probe(result: BucketResult, message: str) -> BucketResult:
+    """A replay that was right and failed once memory was overwritten or the buckets took turns."""
+    seen = Observation(ObservationKind.VALUES_DIFFER, message)
+    return replace(result, verdict=Verdict.REPLAY_DIFFERS, message=message, observations=(seen,))
 
 
 def quoted(output: str) -> str:
