@@ -88,6 +88,15 @@ def test_measured_times_decide_instead_of_rows():
     assert plan.usage.step_ns == expected
 
 
+def test_the_measured_pool_is_shared_and_grows_by_the_graph():
+    buckets = [{"size": size, "verdict": "ok", "pool_bytes": nbytes} for size, nbytes in ((8, 900), (4, 20), (1, 0))]
+    pool = read_measured(json.dumps({"buckets": buckets}), "verify.json").pool
+    assert (pool.nbytes, pool.growth_nbytes) == (900, 20)
+    limits = Limits(max_graphs=9, memory=940, bytes_per_graph=20, pool_nbytes=880)
+    assert (limits.memory_of(1), limits.memory_of(3)) == (900, 940)
+    assert len(choose(SKEWED, limits).sizes) == 3
+
+
 def test_times_between_measured_sizes_are_interpolated_and_never_fall():
     series = read_measured(measured_json({8: 5.0, 16: 4.0, 32: 8.0}), "verify.json").replay_ns
     assert [series.at(size) for size in (1, 12, 24, 64)] == [5_000_000, 5_000_000, 6_500_000, 14_000_000]
@@ -96,7 +105,7 @@ def test_times_between_measured_sizes_are_interpolated_and_never_fall():
 def test_an_emulated_run_gives_no_times():
     text = json.dumps({"device": "emulated", "buckets": [{"size": 1, "verdict": "ok"}]})
     measured = read_measured(text, "verify.json")
-    assert (measured.replay_ns, measured.bytes_per_graph) == (None, None)
+    assert (measured.replay_ns, measured.pool) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +113,7 @@ def test_an_emulated_run_gives_no_times():
     [
         ("[]", "no `buckets`"),
         ('{"buckets": [{"size": 1, "verdict": "crash"}]}', "no bucket with verdict `ok`"),
-        ('{"buckets": [{"size": 0, "verdict": "ok"}]}', "`size` 0 is not a positive whole number"),
+        ('{"buckets": [{"size": 0, "verdict": "ok"}]}', "`size` 0 is not a whole number from 1"),
         (measured_json({1: -1.0}), "`replay_ms.p50` -1.0 is not a positive number"),
         ("{", "not JSON"),
     ],

@@ -62,7 +62,7 @@ def command(
     ] = None,
     measured: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="JSON of `capturelint verify`: step times, capture time, bytes per graph."),
+        typer.Option(metavar="FILE", help="JSON of `capturelint verify`: step times, capture time, the pool's memory."),
     ] = None,
     poisson: Annotated[
         float | None, typer.Option(metavar="RATE", help="Simulate RATE requests a second instead of a histogram.")
@@ -102,6 +102,7 @@ def command(
         multiple_of=multiple_of,
         memory=parse_bytes(memory, "--memory") if memory else None,
         bytes_per_graph=graph_bytes(bytes_per_graph, times),
+        pool_nbytes=times.pool.nbytes - times.pool.growth_nbytes if times and times.pool else 0,
         capture_s=times.capture_s if times else None,
     )
     plan = choose(observed, limits, times)
@@ -160,10 +161,9 @@ def write(text: str, path: Path, option: str) -> None:
 
 
 def graph_bytes(text: str | None, measured: Measured | None) -> int | None:
-    """What one graph takes: as given, else as measured."""
-    if text is not None:
-        return parse_bytes(text, "--bytes-per-graph")
-    return measured.bytes_per_graph if measured else None
+    """What one graph takes: as given, and what it adds to the pool that was measured."""
+    growth = measured.pool.growth_nbytes if measured and measured.pool else None
+    return growth if text is None else parse_bytes(text, "--bytes-per-graph") + (growth or 0)
 
 
 def compare(plan: BucketPlan, lists: Sequence[DefaultList], measured: Measured | None) -> list[tuple[str, Usage]]:

@@ -35,6 +35,18 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
+class Pool:
+    """Device memory of the pool that all graphs share, captured largest first.
+
+    ``nbytes`` is what the largest measured bucket took, ``growth_nbytes`` the most that a smaller one added. What the
+    driver keeps for each graph outside of the pool is in neither.
+    """
+
+    nbytes: int
+    growth_nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Measured:
     """``replay_ns`` and ``eager_ns`` are medians; each is ``None`` where the JSON has no times (an emulated run)."""
 
@@ -43,8 +55,7 @@ class Measured:
     replay_ns: Series | None
     eager_ns: Series | None
     capture_s: float | None
-    bytes_per_graph: int | None
-    """The largest pool of any measured bucket: a bound for each graph, not a sum."""
+    pool: Pool | None
 
 
 def read_measured(text: str, name: str) -> Measured:
@@ -61,7 +72,6 @@ def read_measured(text: str, name: str) -> Measured:
         raise HistogramError(f"{name}: no bucket with verdict `ok`, so nothing was measured to plan with")
     sizes = [whole(bucket.get("size"), "size", name) for bucket in captured]
     by_size = dict(sorted(zip(sizes, captured, strict=True)))
-    pools = [whole(bucket["pool_bytes"], "pool_bytes", name) for bucket in captured if bucket.get("pool_bytes")]
     captures = [number(bucket["capture_s"], "capture_s", name) for bucket in captured if bucket.get("capture_s")]
     return Measured(
         source=name,
@@ -69,8 +79,16 @@ def read_measured(text: str, name: str) -> Measured:
         replay_ns=medians(by_size, "replay_ms", name),
         eager_ns=medians(by_size, "eager_ms", name),
         capture_s=max(captures, default=None),
-        bytes_per_graph=max(pools, default=None),
+        pool=read_pool(by_size, name),
     )
+
+
+def read_pool(by_size: Mapping[int, Mapping[str, object]], name: str) -> Pool | None:
+    """The shared pool, or ``None`` where it was not measured."""
+    if any(bucket.get("pool_bytes") is None for bucket in by_size.values()):
+        return None
+    *smaller, largest = (whole(bucket["pool_bytes"], "pool_bytes", name, 0) for bucket in by_size.values())
+    return Pool(largest, max(smaller, default=0))
 
 
 def medians(by_size: Mapping[int, Mapping[str, object]], key: str, name: str) -> Series | None:
@@ -86,11 +104,11 @@ def p50(times: object) -> object:
     return times.get("p50") if isinstance(times, dict) else None
 
 
-def whole(value: object, key: str, name: str) -> int:
-    """A positive whole number."""
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+def whole(value: object, key: str, name: str, least: int = 1) -> int:
+    """A whole number, at least ``least``."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= least:
         return value
-    raise HistogramError(f"{name}: `{key}` {json.dumps(value)} is not a positive whole number")
+    raise HistogramError(f"{name}: `{key}` {json.dumps(value)} is not a whole number from {least}")
 
 
 def number(value: object, key: str, name: str) -> float:

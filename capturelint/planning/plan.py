@@ -23,14 +23,22 @@ WHOLE_CURVE = 300_000
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a plan may use. Bytes and seconds are for one graph, ``None`` where nobody measured them."""
+    """What a plan may use. Bytes and seconds are for one graph, ``None`` where nobody measured them.
+
+    ``pool_nbytes`` is memory that all graphs share.
+    """
 
     max_graphs: int
     max_batch: int | None = None
     multiple_of: int = 1
     memory: int | None = None
     bytes_per_graph: int | None = None
+    pool_nbytes: int = 0
     capture_s: float | None = None
+
+    def memory_of(self, graphs: int) -> int | None:
+        """What so many graphs take."""
+        return None if self.bytes_per_graph is None else self.pool_nbytes + graphs * self.bytes_per_graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +118,21 @@ def choose(histogram: Histogram, limits: Limits, measured: Measured | None = Non
     frontier = Frontier(list(rounded.values()), weights)
     cost, cuts = cheapest(frontier, graphs)
     usage = use(histogram, [candidates[cut] for cut in cuts], measured)
-    live_rows, eager_ns = sum(usage.live_rows), 0.0
+    live_rows, eager_ns, timed_steps = sum(usage.live_rows), 0.0, sum(usage.steps)
     if by_time and usage.step_ns is not None:
-        eager_ns = usage.step_ns * histogram.steps - cost
+        eager_ns, timed_steps = usage.step_ns * histogram.steps - cost, histogram.steps
     curve = tuple(
-        CurvePoint(number, (ns + eager_ns) / histogram.steps if by_time else 1 - live_rows / ns)
-        for number, ns in curve_costs(frontier, len(cuts))
+        CurvePoint(number, (total_cost + eager_ns) / timed_steps if by_time else 1 - live_rows / total_cost)
+        for number, total_cost in curve_costs(frontier, len(cuts))
     )
     if measured is not None and measured.replay_ns is not None:
         histogram = replace(histogram, notes=(*histogram.notes, time_note(measured, measured.replay_ns)))
+    if measured is not None and measured.pool is not None:
+        histogram = replace(histogram, notes=(*histogram.notes, POOL_NOTE))
     return BucketPlan(histogram, limits, usage, curve, by_time, rounded_rows)
+
+
+POOL_NOTE = "memory is the pool that graphs share, as measured, and --bytes-per-graph for what the driver keeps outside"
 
 
 def time_note(measured: Measured, series: Series) -> str:
@@ -134,9 +147,10 @@ def affordable_graphs(limits: Limits) -> int:
         return limits.max_graphs
     if limits.bytes_per_graph is None:
         raise HistogramError("--memory needs --bytes-per-graph, or --measured with pool bytes from a real GPU")
-    affordable = limits.memory // limits.bytes_per_graph
-    if affordable == 0:
-        raise HistogramError(f"--memory {limits.memory:,} fits no graph: one takes {limits.bytes_per_graph:,} bytes")
+    left = limits.memory - limits.pool_nbytes
+    affordable = left // limits.bytes_per_graph if limits.bytes_per_graph else (limits.max_graphs if left >= 0 else 0)
+    if affordable < 1:
+        raise HistogramError(f"--memory {limits.memory:,} fits no graph: one takes {limits.memory_of(1):,} bytes")
     return min(limits.max_graphs, affordable)
 
 

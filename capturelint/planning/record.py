@@ -53,7 +53,7 @@ def usage_record(plan: BucketPlan, usage: Usage) -> Mapping[str, float | int | N
         "live_rows": sum(usage.live_rows),
         "covered": usage.covered,
         "eager_steps": usage.eager_steps,
-        "memory_bytes": None if limits.bytes_per_graph is None else limits.bytes_per_graph * graphs,
+        "memory_bytes": limits.memory_of(graphs),
         "capture_s": None if limits.capture_s is None else limits.capture_s * graphs,
         "step_ms": None if usage.step_ns is None else usage.step_ns / 1e6,
     }

@@ -96,11 +96,11 @@ def comparison_table(plan: BucketPlan, compared: Sequence[tuple[str, Usage]]) ->
 
 
 def comparison_row(plan: BucketPlan, name: str, usage: Usage, timed: bool) -> list[str]:
-    """One list of sizes; memory and capture time are what one graph takes, times the graphs."""
+    """One list of sizes; capture time is what one graph takes, times the graphs."""
     graphs = len(usage.sizes)
-    per_graph, capture_s = plan.limits.bytes_per_graph, plan.limits.capture_s
+    capture_s = plan.limits.capture_s
     row = [name, str(graphs), show_share(usage.padding_waste), show_share(usage.covered)]
-    row.append(show_bytes(None if per_graph is None else per_graph * graphs))
+    row.append(show_bytes(plan.limits.memory_of(graphs)))
     row.append("-" if capture_s is None else f"{capture_s * graphs:.1f} s")
     if timed:
         row.append("-" if usage.step_ns is None else f"{usage.step_ns / 1e6:.3f}")
