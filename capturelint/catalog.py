@@ -92,8 +92,19 @@ def find_rules(names: Iterable[str]) -> frozenset[str]:
     return chosen
 
 
-BUILT_IN = frozenset({"unused-ignore", "unexplained"})
-"""Rules without a YAML file: they speak about capturelint's own answers, not about torch."""
+BUILT_IN = frozenset(
+    {
+        "unused-ignore",
+        "unexplained",
+        "graph-break",
+        "cudagraph-skip",
+        "cudagraph-partition",
+        "recompile",
+        "rerecord",
+        "overwritten-output",
+    }
+)
+"""Rules without a YAML file: they speak about capturelint's own answers, or repeat what torch itself said."""
 
 
 def read_rule(path: Path) -> Rule:

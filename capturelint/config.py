@@ -247,6 +247,20 @@ def declared_torch(start: Path) -> str | None:
     return None
 
 
+PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg", "requirements.txt")
+
+
+def is_in_project(start: Path) -> bool:
+    """Whether a project is around a path: its users then have whatever torch it does not exclude."""
+    begin = start.resolve()
+    for directory in (begin, *begin.parents):
+        if any((directory / name).is_file() for name in PROJECT_FILES):
+            return True
+        if (directory / ".git").exists():
+            return False
+    return False
+
+
 def widest(ranges: Iterable[str]) -> str | None:
     """The range with the lowest lower bound: what holds for it holds for the others' users too."""
     distinct = sorted({str(SpecifierSet(text)) for text in ranges if is_range(text)}, key=lambda t: (lowest(t), t))

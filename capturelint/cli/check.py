@@ -13,7 +13,7 @@ from pathspec import GitIgnoreSpec
 
 from capturelint import __version__
 from capturelint.catalog import find_rules
-from capturelint.config import Config, declared_torch, load_config
+from capturelint.config import Config, declared_torch, is_in_project, load_config
 from capturelint.errors import UsageError
 from capturelint.escape import visible
 from capturelint.finding import Finding
@@ -25,6 +25,8 @@ from capturelint.static.files import read_lines
 from capturelint.vocabulary import Confidence
 
 LEVELS = {"certain": Confidence.CERTAIN, "likely": Confidence.LIKELY, "possible": Confidence.POSSIBLE}
+ANY_TORCH = ">=1.13"
+"""What a project that bounds no torch is used with."""
 DEFAULT_BASELINE = Path(".capturelint-baseline.json")
 
 
@@ -66,7 +68,8 @@ def run(
     if confidence is not None and confidence not in LEVELS:
         raise UsageError(f"--confidence {confidence}: say certain, likely or possible")
     version = torch or settings.torch or declared_torch(paths[0])
-    checked = check(paths, options(settings, entry, bind, follow, version))
+    assumed = ANY_TORCH if version is None and is_in_project(paths[0]) else version
+    checked = check(paths, options(settings, entry, bind, follow, assumed))
     report = report_of(checked, version, level, wanted, unwanted, settings)
     known = baseline or settings.baseline
     if write_baseline_:
@@ -94,21 +97,26 @@ def run(
 
 def options(settings: Config, entry: list[str], bind: list[str], follow: list[str], version: str | None) -> Options:
     """What the analysis is asked for, from the command line and the configuration."""
-    bindings = dict(settings.bind)
-    for text in bind:
-        name, equals, target = text.partition("=")
-        if not equals or ":" not in target:
-            raise UsageError(f"--bind {text}: say PARAM=MODULE:CLASS")
-        bindings[name] = target
     return Options(
         entry=tuple(entry) or settings.entry,
-        bind=bindings,
+        bind=bindings(settings, bind),
         follow=tuple(follow) or settings.follow,
         torch=version,
         exclude=settings.exclude,
         include=settings.include,
         root=settings.root,
     )
+
+
+def bindings(settings: Config, given: list[str]) -> dict[str, str]:
+    """Parameter types from the configuration and ``--bind``. Raises ``UsageError``."""
+    found = dict(settings.bind)
+    for text in given:
+        name, equals, target = text.partition("=")
+        if not equals or ":" not in target:
+            raise UsageError(f"--bind {text}: say PARAM=MODULE:CLASS")
+        found[name] = target
+    return found
 
 
 def names(given: list[str]) -> tuple[str, ...]:

@@ -1,9 +1,141 @@
-"""``capturelint facts``."""
+"""``capturelint facts``: what the analyser sees, the rule writer's microscope."""
 
 from __future__ import annotations
 
+import json
+import os
+from enum import Enum
+from pathlib import Path
+
 import typer
+
+from capturelint.cli.check import bindings, names
+from capturelint.config import declared_torch, load_config
+from capturelint.static.check import Checked, Options, check
+from capturelint.static.events import Event
+from capturelint.static.index import FunctionDef
+from capturelint.static.regions import Entry
+from capturelint.static.roots import Outcome
+
+
+class FactsFormat(Enum):
+    """How facts are written."""
+
+    TEXT = "text"
+    JSON = "json"
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
+    app.command("facts")(facts)
+
+
+def facts(
+    paths: list[Path] = typer.Argument(..., help="Files and directories to look at."),
+    entry: list[str] = typer.Option([], "--entry", metavar="MODULE:NAME", help="Recorded code starts here."),
+    bind: list[str] = typer.Option([], "--bind", metavar="PARAM=MODULE:CLASS", help="Type of an entry's parameter."),
+    follow: list[str] = typer.Option([], "--follow", metavar="PACKAGE", help="Also analyse this package's sources."),
+    format: FactsFormat = typer.Option(FactsFormat.TEXT, "--format", help="How to write the facts."),
+) -> None:
+    """Show entries, the functions they reach, homes, events of every confidence, and operations not in the catalogue.
+
+    Example: capturelint facts model.py
+    """
+    settings = load_config(paths[0])
+    options = Options(
+        entry=tuple(entry) or settings.entry,
+        bind=bindings(settings, bind),
+        follow=names(follow) or settings.follow,
+        torch=settings.torch or declared_torch(paths[0]),
+        exclude=settings.exclude,
+        include=settings.include,
+        root=settings.root,
+    )
+    checked = check(paths, options)
+    record = [entry_facts(entry, outcome) for entry, outcome in zip(checked.entries, checked.outcomes, strict=True)]
+    if format is FactsFormat.JSON:
+        typer.echo(json.dumps({"schema": 1, "entries": record, "unlisted": sorted(checked.unlisted)}, indent=1))
+    else:
+        typer.echo("\n".join(text_lines(record, checked)))
+    for error in checked.errors:
+        typer.echo(f"error: {error}", err=True)
+    raise typer.Exit(2 if checked.errors else 0)
+
+
+def entry_facts(entry: Entry, outcome: Outcome) -> dict[str, object]:
+    """Everything about one entry."""
+    return {
+        "path": shown(entry.path),
+        "line": entry.line,
+        "name": entry.name,
+        "why": entry.why,
+        "arguments": dict(outcome.arguments),
+        "reached": [place_of(function) for function in outcome.reached],
+        "homes": [{"owner": slot.owner, "name": slot.name, "value": slot.value} for slot in outcome.slots],
+        "events": [event_facts(event) for event in sorted(outcome.events, key=lambda e: e.site.place)],
+        "complete": not outcome.exhausted,
+    }
+
+
+def event_facts(event: Event) -> dict[str, object]:
+    """One event."""
+    place = event.site.place
+    return {
+        "path": shown(place.path),
+        "line": place.line,
+        "kind": event.kind.value,
+        "how": event.how,
+        "confidence": event.confidence.word,
+        "code": event.site.code,
+    }
+
+
+def place_of(function: FunctionDef) -> str:
+    """``Decoder.forward (model.py:80)``."""
+    return f"{function.qualified_name} ({shown(function.module.path)}:{function.node.lineno})"
+
+
+def shown(path: Path) -> str:
+    """A path from the working directory."""
+    return Path(os.path.relpath(path)).as_posix()
+
+
+def text_lines(record: list[dict[str, object]], checked: Checked) -> list[str]:
+    """The facts as indented text."""
+    lines: list[str] = []
+    for entry in record:
+        lines.append(f"{entry['path']}:{entry['line']}: {entry['name']} ({entry['why']})")
+        lines += section("arguments", [f"{name}: {value}" for name, value in items(entry["arguments"])])
+        lines += section("reached", [str(name) for name in rows(entry["reached"])])
+        lines += section("homes", [f"{h['owner']}.{h['name']}: {h['value']}" for h in records(entry["homes"])])
+        lines += section(
+            "events",
+            [
+                f"{e['path']}:{e['line']} {e['kind']} ({e['how']}, {e['confidence']}) `{e['code']}`"
+                for e in records(entry["events"])
+            ],
+        )
+    lines += section("operations that the catalogue does not list", sorted(checked.unlisted), indent="")
+    num_events = sum(len(records(entry["events"])) for entry in record)
+    lines.append(f"{len(record)} entries, {num_events} events in {checked.files} files")
+    return lines
+
+
+def section(title: str, lines: list[str], indent: str = "  ") -> list[str]:
+    """A titled list, or nothing."""
+    return [f"{indent}{title}", *(f"{indent}  {line}" for line in lines)] if lines else []
+
+
+def items(value: object) -> list[tuple[str, str]]:
+    """The items of a mapping of texts."""
+    return [(str(key), str(inner)) for key, inner in value.items()] if isinstance(value, dict) else []
+
+
+def rows(value: object) -> list[object]:
+    """The items of a list."""
+    return list(value) if isinstance(value, list) else []
+
+
+def records(value: object) -> list[dict[str, object]]:
+    """The mappings of a list."""
+    return [row for row in rows(value) if isinstance(row, dict)]

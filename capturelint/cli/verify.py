@@ -15,9 +15,12 @@ from typing import Annotated
 import typer
 
 from capturelint.catalog import find_rules
+from capturelint.compiler.findings import compile_findings, summary
+from capturelint.compiler.report import CompileReport
 from capturelint.errors import UsageError
 from capturelint.report.model import Format
 from capturelint.runtime.blame import Suspects
+from capturelint.runtime.compiled import verify_compiled
 from capturelint.runtime.protocol import Plan, Progress
 from capturelint.runtime.supervise import spare_gib
 from capturelint.runtime.suspects import read_suspects
@@ -76,8 +79,15 @@ def command(
     select: Annotated[list[str] | None, typer.Option(metavar="RULE", help="Report only this rule; repeatable.")] = None,
     ignore: Annotated[list[str] | None, typer.Option(metavar="RULE", help="Not this rule; repeatable.")] = None,
     compile_step: Annotated[
-        bool, typer.Option("--compile/--no-compile", help="Also look at the compiled step; not available yet.")
+        bool,
+        typer.Option(
+            "--compile/--no-compile", help="Also compile the step with reduce-overhead and tell what it loses."
+        ),
     ] = False,
+    min_coverage: Annotated[
+        float | None,
+        typer.Option(metavar="PERCENT", help="With --compile: kernels that must run inside graphs, of all kernels."),
+    ] = None,
     form: Annotated[Format, typer.Option("--format", help="How to write the report.")] = Format.TEXT,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the report to this file.")] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the report as one HTML file.")] = None,
@@ -87,8 +97,10 @@ def command(
 
     Exit codes: 0 safe, 1 unsafe, 2 the target or the machine is at fault.
     """
-    if compile_step:
-        raise UsageError("--compile is not available yet; leave it out")
+    if compile_step and driver:
+        raise UsageError("--compile compiles the target's step; a --driver has none")
+    if min_coverage is not None and not compile_step:
+        raise UsageError("--min-coverage needs --compile")
     chosen, ignored = find_rules(select or ()), find_rules(ignore or ())
     plan = Plan(
         target=existing(target),
@@ -107,9 +119,14 @@ def command(
     known = read_suspects(suspects) if suspects else Suspects()
     with ended_by_signals(), progress(quiet, plan) as tell:
         report = verify(plan, limits, known, steps is None, tell)
+        compiled = (
+            verify_compiled(replace(plan, buckets=(max(plan.buckets),)), limits.timeout_s) if compile_step else None
+        )
+    if compiled is not None:
+        report = with_compiled(report, compiled, max(plan.buckets), min_coverage)
     findings = [f for f in report.findings if f.rule not in ignored and (not chosen or f.rule in chosen)]
     report = replace(report, findings=tuple(findings))
-    write(render(report, form, quiet, output is None and sys.stdout.isatty()), output)
+    write(render(report, form, quiet, output is None and sys.stdout.isatty(), compiled), output)
     if html is not None:
         from capturelint import __version__
         from capturelint.report.html import verify_html
@@ -119,6 +136,22 @@ def command(
         if bucket.fault and bucket.verdict is not Verdict.OK:
             print(f"error: {bucket.message}", file=sys.stderr)
     raise typer.Exit(EXIT_CODES[report.verdict])
+
+
+def with_compiled(
+    report: VerifyReport, compiled: CompileReport, bucket: int, min_coverage: float | None
+) -> VerifyReport:
+    """The report with what became of the compiled step. A coverage that was not measured is not enough either."""
+    lost = not compiled.captured
+    notes = [*report.notes, *summary(compiled)]
+    if min_coverage is not None:
+        percent = compiled.coverage.percent if compiled.coverage else None
+        if percent is None or percent < min_coverage:
+            lost = True
+            found = "was not measured: no GPU" if percent is None else f"is {percent:.1f}%"
+            notes.append(f"compiled: coverage {found}; --min-coverage asks for {min_coverage:g}%")
+    findings = (*report.findings, *compile_findings(compiled, bucket))
+    return replace(report, findings=findings, notes=tuple(notes), compiled_lost=lost)
 
 
 def existing(target: str) -> str:
@@ -194,7 +227,9 @@ def status_line(told: Progress, plan: Plan) -> str:
     return f"{where}{told.stage.value}{at}"
 
 
-def render(report: VerifyReport, form: Format, quiet: bool, terminal: bool) -> str:
+def render(
+    report: VerifyReport, form: Format, quiet: bool, terminal: bool, compiled: CompileReport | None = None
+) -> str:
     """The report in the format asked for."""
     from capturelint.report import render as render_findings
     from capturelint.report.verify_json import render_verify_json
@@ -202,7 +237,7 @@ def render(report: VerifyReport, form: Format, quiet: bool, terminal: bool) -> s
 
     match form:
         case Format.JSON:
-            return render_verify_json(report)
+            return render_verify_json(report, compiled.as_json() if compiled else None)
         case Format.TEXT:
             width = terminal_width() if terminal else None
             return render_verify_text(report, source_lines, terminal, width, quiet)

@@ -1,7 +1,7 @@
 """Compile a step as users do, run it until it is steady, and tell what became of it.
 
 To be called once in a fresh process: compilation leaves caches, counters and a memory pool behind, and a warm cache
-hides what the scheduler says. ``capturelint.logs.environment.COLD`` is what has to be set before torch is imported.
+hides what the scheduler says. ``environment.cold`` is the environment that such a process needs.
 """
 
 from __future__ import annotations

@@ -6,9 +6,10 @@ from an empty list.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
+from typing import Any
 
 
 class CompileKind(Enum):
@@ -113,15 +114,49 @@ class CompileReport:
             *self.recompiles,
         )
 
+    @property
+    def captured(self) -> bool:
+        """Nothing was lost that the step asked for: one graph, recorded, and its outputs read in time."""
+        return not (self.skips or self.graph_breaks or self.overwritten or self.error)
+
     def as_json(self) -> dict[str, object]:
-        """The ``compile`` object of ``verify``'s JSON."""
-        lists = ("graph_breaks", "skips", "partitions", "recompiles", "rerecords", "overwritten")
+        """The ``compile`` object of ``verify``'s JSON; ``from_json`` reads it back."""
         return {
-            **{name: [event_json(event) for event in getattr(self, name)] for name in lists},
+            "device": self.device,
+            "torch": self.torch,
+            **{name: [event_json(event) for event in getattr(self, name)] for name in LISTS},
+            "partitioned": [[split.num_partitions, split.num_cudagraphable] for split in self.partitioned],
             "coverage": asdict(self.coverage) if self.coverage else None,
             "partial": list(self.partial),
             "error": self.error,
         }
+
+
+LISTS = {
+    "graph_breaks": CompileKind.GRAPH_BREAK,
+    "skips": CompileKind.SKIP,
+    "partitions": CompileKind.PARTITION,
+    "recompiles": CompileKind.RECOMPILE,
+    "rerecords": CompileKind.RERECORD,
+    "overwritten": CompileKind.OVERWRITTEN_OUTPUT,
+}
+
+
+def from_json(record: Mapping[str, Any]) -> CompileReport:
+    """The inverse of ``CompileReport.as_json``."""
+    coverage = record["coverage"]
+    if coverage is not None:
+        outside = tuple(OutsideKernel(**kernel) for kernel in coverage["outside"])
+        coverage = Coverage(**{**coverage, "outside": outside})
+    return CompileReport(
+        device=record["device"],
+        torch=record["torch"],
+        **{name: tuple(CompileEvent(kind, **event) for event in record[name]) for name, kind in LISTS.items()},
+        partitioned=tuple(Partitions(*split) for split in record["partitioned"]),
+        coverage=coverage,
+        partial=tuple(record["partial"]),
+        error=record["error"],
+    )
 
 
 def event_json(event: CompileEvent) -> dict[str, object]:

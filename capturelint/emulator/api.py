@@ -58,8 +58,7 @@ class CudaPatches:
 
     def install(self) -> None:
         """Replace everything."""
-        for name, value in self.replacements().items():
-            self.patches.set_everywhere(torch.cuda, name, value)
+        self.patches.set_everywhere(torch.cuda, self.replacements())
         self.patches.set(torch, "Generator", generator_type(self.machine.generators))
         self.patches.set(torch._C, "_host_emptyCache", lambda: None)
         self.patches.set(torch.cuda.graph, "default_capture_stream", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from types import ModuleType
 
 MISSING = object()
@@ -20,16 +21,16 @@ class Patches:
         self.replaced.append((owner, name, held))
         setattr(owner, name, value)
 
-    def set_everywhere(self, module: ModuleType, name: str, value: object) -> None:
-        """Replace ``module.name`` there and in the submodules that imported it by name."""
-        original = getattr(module, name, MISSING)
-        self.set(module, name, value)
-        if original is MISSING:
-            return
+    def set_everywhere(self, module: ModuleType, replacements: Mapping[str, object]) -> None:
+        """Replace names of ``module`` there and in the submodules that imported them by name."""
         prefix = module.__name__ + "."
-        for inner_name, inner in list(sys.modules.items()):
-            if inner_name.startswith(prefix) and isinstance(inner, ModuleType) and vars(inner).get(name) is original:
-                self.set(inner, name, value)
+        inner = [held for name, held in list(sys.modules.items()) if name.startswith(prefix)]
+        for name, value in replacements.items():
+            original = getattr(module, name, MISSING)
+            self.set(module, name, value)
+            for submodule in inner:
+                if original is not MISSING and getattr(submodule, "__dict__", {}).get(name) is original:
+                    self.set(submodule, name, value)
 
     def undo(self) -> None:
         """Put everything back."""

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from capturelint.planning.engines import Flags
-from capturelint.planning.plan import BucketPlan, CurvePoint, Usage, gain
+from capturelint.planning.plan import BucketPlan, CurvePoint, Usage, affordable_graphs, gain
 from capturelint.planning.units import show_bytes, show_count, show_share
 
 WORTH_IT = 0.01
@@ -61,7 +61,12 @@ def verdict(plan: BucketPlan) -> str:
     goal = f", {plan.usage.step_ns / 1e6:.3f} ms per step expected" if plan.usage.step_ns is not None else ""
     rounded = f"; {show_share(plan.rounded_rows / plan.usage.computed_rows)} by rounding" if plan.rounded_rows else ""
     multiple = f" to multiples of {plan.limits.multiple_of}" if plan.rounded_rows else ""
-    return f"{show_count(len(plan.sizes), 'graph')}: {padding}{rounded}{multiple}{goal}"
+    budget = (
+        ", as many as --memory allows"
+        if affordable_graphs(plan.limits) == len(plan.sizes) < plan.limits.max_graphs
+        else ""
+    )
+    return f"{show_count(len(plan.sizes), 'graph')}{budget}: {padding}{rounded}{multiple}{goal}"
 
 
 def eager_note(usage: Usage) -> str:

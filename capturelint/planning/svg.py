@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from xml.sax.saxutils import escape
 
@@ -42,9 +43,9 @@ def title(plan: BucketPlan) -> Iterator[str]:
 
 def axes(plan: BucketPlan) -> Iterator[str]:
     """Grid lines with their values, and the numbers of graphs below."""
-    top = highest(plan)
-    for part in range(5):
-        value = top * part / 4
+    top, step = highest(plan), tick_step(plan)
+    for part in range(round(top / step) + 1):
+        value = step * part
         y = height_of(value, top)
         yield f'<line class="grid" x1="{LEFT}" y1="{y:.1f}" x2="{WIDTH - RIGHT}" y2="{y:.1f}"/>'
         yield f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{escape(label(plan, value))}</text>'
@@ -74,11 +75,23 @@ def tooltip(plan: BucketPlan, point: CurvePoint) -> str:
 
 def label(plan: BucketPlan, cost: float) -> str:
     """A cost with its unit."""
-    return f"{cost / 1e6:.2f} ms" if plan.by_time else f"{cost * 100:.1f} %"
+    return f"{cost / 1e6:.4g} ms" if plan.by_time else f"{cost * 100:.4g} %"
 
 
 def highest(plan: BucketPlan) -> float:
-    """The top of the vertical axis, which starts at 0."""
+    """The top of the vertical axis, which starts at 0: the first grid line above the curve."""
+    step = tick_step(plan)
+    return step * math.ceil(most(plan) / step)
+
+
+def tick_step(plan: BucketPlan) -> float:
+    """A round distance between grid lines, of which there are about five."""
+    magnitude = 10.0 ** math.floor(math.log10(most(plan) / 4))
+    return next(factor * magnitude for factor in (1, 2, 2.5, 5, 10) if factor * magnitude >= most(plan) / 4)
+
+
+def most(plan: BucketPlan) -> float:
+    """The largest cost on the curve."""
     return max(point.cost for point in plan.curve) or 1.0
 
 

@@ -33,7 +33,7 @@ CONSEQUENCES = {
 
 @dataclass(frozen=True, slots=True)
 class BuiltIn:
-    """A rule about capturelint's own answers; it has no record in ``rules/``."""
+    """A rule about capturelint's own answers, or about what torch said; it has no record in ``rules/``."""
 
     summary: str
     outcome: Outcome
@@ -52,6 +52,44 @@ BUILT_IN = {
         Outcome.SILENT_WRONG,
         "`verify` saw a replayed step compute other values than the eager one and could not blame a line. Everything "
         "that is known of the difference is in the finding.",
+    ),
+    "graph-break": BuiltIn(
+        "Dynamo splits the compiled step",
+        Outcome.SLOW,
+        "`torch.compile` could not trace a line, so the step is several graphs with Python between them: each is "
+        "recorded and launched apart, and a host read in between waits for the device. Told by `verify --compile` and "
+        "`logs`; `fullgraph=True` turns it into an error.",
+    ),
+    "cudagraph-skip": BuiltIn(
+        "a compiled function, or the whole engine, runs without a CUDA graph",
+        Outcome.SKIP,
+        "`reduce-overhead` recorded nothing and ran eagerly, most often because the step writes into an input that is "
+        "not static, or an engine switched its graphs off. torch prints one line, an engine perhaps none.",
+    ),
+    "cudagraph-partition": BuiltIn(
+        "a part of the compiled step runs outside CUDA graphs",
+        Outcome.SLOW,
+        "Since torch 2.9 Inductor cuts what it cannot capture out of the step and records the rest: an operator on the "
+        "CPU, a copy between devices, a shape that depends on values, a custom operator tagged unsafe. From torch 2.11 "
+        "on nothing is printed and no skip is counted.",
+    ),
+    "recompile": BuiltIn(
+        "a guard fails and the step is compiled again",
+        Outcome.RECAPTURE,
+        "A value that Dynamo took for constant has changed, so the step is traced, compiled and recorded again. After "
+        "`recompile_limit` of them (8) the function runs eagerly from then on.",
+    ),
+    "rerecord": BuiltIn(
+        "a CUDA graph is recorded again",
+        Outcome.RECAPTURE,
+        "A recorded graph did not fit its inputs: another shape, or a static input at another address. After 128 of "
+        "them the function runs eagerly.",
+    ),
+    "overwritten-output": BuiltIn(
+        "an output of a CUDA graph is read after a later replay overwrote it",
+        Outcome.CAPTURE_ERROR,
+        "Outputs of a graph stand in its own memory and the next replay writes there. torch raises when such a tensor "
+        "is read; clone it outside the compiled function, or call `torch.compiler.cudagraph_mark_step_begin()`.",
     ),
 }
 

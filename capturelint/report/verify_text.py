@@ -111,9 +111,9 @@ def worth(report: VerifyReport) -> list[str]:
 def last_line(report: VerifyReport) -> str:
     """``unsafe: 1 of 4 buckets, 1 finding (1 capture error)``."""
     bad = sum(bucket.verdict is not Verdict.OK for bucket in report.buckets)
-    if not bad:
-        return f"{report.verdict}: {counted(len(report.buckets), 'bucket')}"
     found = (
         f", {counted(len(report.findings), 'finding')} ({count_by_outcome(report.findings)})" if report.findings else ""
     )
+    if not bad:
+        return f"{report.verdict}: {counted(len(report.buckets), 'bucket')}{found}"
     return f"{report.verdict}: {bad} of {counted(len(report.buckets), 'bucket')}{found}"

@@ -13,9 +13,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from capturelint.compiler.environment import cold
 from capturelint.compiler.report import CompileReport, from_json
 from capturelint.errors import TargetError
-from capturelint.logs.environment import COLD
 from capturelint.runtime.protocol import Plan, decode_plan, encode
 
 NUM_CALLS = 4
@@ -26,10 +26,9 @@ def verify_compiled(plan: Plan, timeout_s: float) -> CompileReport:
     with tempfile.TemporaryDirectory(prefix="capturelint-") as directory:
         answer = Path(directory) / "answer.json"
         command = [sys.executable, "-m", "capturelint.runtime.compiled", str(answer)]
-        environment = {name: value for name, value in os.environ.items() if name != "TORCH_LOGS"} | COLD
         try:
             ended = subprocess.run(
-                command, input=encode(plan), capture_output=True, env=environment, timeout=timeout_s, check=False
+                command, input=encode(plan), capture_output=True, env=cold(os.environ), timeout=timeout_s, check=False
             )
         except subprocess.TimeoutExpired as error:
             raise TargetError(f"{plan.target}: compiling took more than {timeout_s:g} s (--timeout)") from error

@@ -198,6 +198,8 @@ def run_function(
     compiled = vm.compiled
     vm.compiled = vm.compiled or function.compiled
     vm.stack.append(call)
+    if vm.recording:
+        vm.reached[definition] = None
     if vm.driver is not None:
         vm.driver.on_call(vm, definition)
     try:
@@ -339,11 +341,13 @@ def instance_of(vm: Interpreter, definition: ClassDef) -> Value:
     assuming, vm.assuming = vm.assuming, True
     step, vm.heap.step = vm.heap.step, 0
     driver, vm.driver = vm.driver, None
+    default = vm.default_memory
     try:
         with vm.silent():
             made = instantiate(vm, definition, [], {}, definition.node, False)
     finally:
         vm.phase, vm.heap.step, vm.driver, vm.assuming = phase, step, driver, assuming
+        vm.default_memory = default
     if isinstance(made, Ref):
         vm.heap.replace(made, opaque=True)
         settle_memory(vm, made)

@@ -17,7 +17,7 @@ from capturelint.static.ignores import apply_ignores
 from capturelint.static.index import Index, Module
 from capturelint.static.judge import judge
 from capturelint.static.regions import Entry, EntryKind, find_entries
-from capturelint.static.roots import Stage, run_entry
+from capturelint.static.roots import Outcome, Stage, run_entry
 
 RECURSION_LIMIT = 20_000
 """Calls of analysed code are calls of the interpreter: sixty of them, each a few nested expressions deep."""
@@ -47,6 +47,7 @@ class Checked:
     notes: tuple[str, ...] = ()
     events: tuple[Event, ...] = ()
     unlisted: frozenset[str] = frozenset()
+    outcomes: tuple[Outcome, ...] = ()
 
 
 class Sources:
@@ -82,8 +83,10 @@ def check(paths: Sequence[Path], options: Options) -> Checked:
     events: list[Event] = []
     notes: list[str] = []
     unlisted: set[str] = set()
+    outcomes: list[Outcome] = []
     for entry in entries:
         outcome = run_entry(stage, entry)
+        outcomes.append(outcome)
         events += outcome.events
         unlisted |= outcome.unlisted
         if outcome.exhausted:
@@ -101,6 +104,7 @@ def check(paths: Sequence[Path], options: Options) -> Checked:
         notes=tuple(notes),
         events=tuple(events),
         unlisted=frozenset(unlisted),
+        outcomes=tuple(outcomes),
     )
 
 

@@ -18,8 +18,8 @@ from capturelint.errors import SourceError
 from capturelint.place import Place
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
-MAX_NESTING = 150
-"""Deeper source (5,000 parentheses) is refused with a message: CPython's own parser gives up near there too."""
+MAX_NAMESPACE = 6
+"""Directories without ``__init__.py`` that a module's name may go through."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,8 @@ class Module:
         """The dotted name that ``from ..x import y`` speaks of."""
         if level == 0:
             return module or ""
-        parts = self.name.split(".")
+        in_package = self.is_package or (self.path.parent / "__init__.py").is_file()
+        parts = (self.name if in_package else spelled_names(self.path)[-1]).split(".")
         kept = parts[: len(parts) - level + (1 if self.is_package else 0)]
         return ".".join([*kept, *([module] if module else [])])
 
@@ -171,36 +172,42 @@ class Index:
 
     def __init__(self, read: Callable[[Path], str], follow: Iterable[str] = ()) -> None:
         self.read = read
-        self.paths: dict[str, Path] = {}
-        self.modules: dict[str, Module | None] = {}
+        self.paths: dict[str, list[Path]] = {}
+        self.namespaces: dict[str, list[Path]] = {}
+        self.modules: dict[Path, Module | None] = {}
         self.errors: list[SourceError] = []
         self.roots: dict[str, Path] = {}
         self.follow = tuple(follow)
-        self.names: dict[Path, str] = {}
+        self.names: dict[Path, tuple[str, Path]] = {}
 
     def add(self, path: Path) -> None:
         """Make a checked file importable by the name that its package gives it."""
-        name, root = dotted_name(path)
-        self.names[path] = name
-        self.paths.setdefault(name, path)
+        name, root = self.names.setdefault(path, dotted_name(path))
+        self.paths.setdefault(name, []).append(path)
+        for longer in spelled_names(path):
+            self.namespaces.setdefault(longer, []).append(path)
         self.roots.setdefault(name.partition(".")[0], root)
 
     def load(self, path: Path) -> Module | None:
         """The module of a checked file; ``None`` where it cannot be read or parsed (see ``errors``)."""
-        name = self.names.get(path) or dotted_name(path)[0]
-        if self.paths.get(name) != path:  # two files of one name: each is still checked
-            name = f"{name}@{path}"
-            self.paths[name] = path
-        return self.find(name)
+        if path not in self.modules:
+            self.modules[path] = None  # an import cycle meets an absent module, not itself
+            name, _ = self.names.setdefault(path, dotted_name(path))
+            self.modules[path] = self.parse(path, name)
+        return self.modules[path]
 
-    def find(self, name: str) -> Module | None:
-        """The module of that dotted name, parsed on first use."""
-        if name not in self.modules:
-            self.modules[name] = None  # an import cycle meets an absent module, not itself
-            path = self.paths.get(name) or self.followed(name)
-            if path is not None:
-                self.modules[name] = self.parse(path, name.partition("@")[0])
-        return self.modules[name]
+    def find(self, name: str, beside: Module | None = None) -> Module | None:
+        """The module of that dotted name, parsed on first use.
+
+        Where several checked directories have one of that name (scripts that import their neighbours), the one beside
+        the importing module is meant.
+        """
+        candidates = self.paths.get(name) or self.namespaces.get(name, [])
+        if len(candidates) > 1 and beside is not None and beside.path in self.names:
+            root = self.names[beside.path][1]
+            candidates = [path for path in candidates if self.names[path][1] == root] or candidates
+        path = candidates[0] if candidates else self.followed(name)
+        return self.load(path) if path is not None else None
 
     def followed(self, name: str) -> Path | None:
         """The file of a module in a followed package, looked up beside the checked code and then on ``sys.path``."""
@@ -250,6 +257,13 @@ def dotted_name(path: Path) -> tuple[str, Path]:
         parts.insert(0, directory.name)
         directory = directory.parent
     return ".".join(parts) or resolved.parent.name, directory
+
+
+def spelled_names(path: Path) -> list[str]:
+    """The names that a file may have through directories without ``__init__.py``, shortest first."""
+    resolved = path.resolve()
+    parts = list(resolved.parts[:-1]) if resolved.name == "__init__.py" else [*resolved.parts[:-1], resolved.stem]
+    return [".".join(parts[-length:]) for length in range(1, min(len(parts), MAX_NAMESPACE) + 1)]
 
 
 def top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:

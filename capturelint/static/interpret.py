@@ -20,7 +20,7 @@ from capturelint.place import Frame
 from capturelint.static import attributes, calls, indexing, torch_calls
 from capturelint.static.events import Event, Site
 from capturelint.static.homes import Heap, Object, Objects, Sort, Step
-from capturelint.static.index import ClassDef, Import, Index, Module
+from capturelint.static.index import ClassDef, FunctionDef, Import, Index, Module
 from capturelint.static.values import (
     NONE,
     UNKNOWN,
@@ -150,6 +150,7 @@ class Interpreter:
         self.orders: dict[ClassDef, list[ClassDef | str]] = {}
         self.instances: dict[object, Value] = {}
         self.unlisted: set[str] = set()
+        self.reached: dict[FunctionDef, None] = {}
         self.side_streams: dict[object, Stream] = {}
         self.stream_stack: list[Value] = []
         self.autocast: Site | None = None
@@ -495,13 +496,13 @@ class Interpreter:
         """An import inside a function."""
         for alias in node.names:
             bound = alias.asname or alias.name.partition(".")[0]
-            scope.names[bound] = self.imported(Import(alias.name if alias.asname else bound))
+            scope.names[bound] = self.imported(Import(alias.name if alias.asname else bound), scope.module)
 
     def run_importfrom(self, node: ast.ImportFrom, scope: Scope) -> None:
         """A ``from`` import inside a function."""
         source = scope.module.absolute(node.module, node.level)
         for alias in node.names:
-            scope.names[alias.asname or alias.name] = self.imported(Import(source, alias.name))
+            scope.names[alias.asname or alias.name] = self.imported(Import(source, alias.name), scope.module)
 
     def run_delete(self, node: ast.Delete, scope: Scope) -> None:
         """``del name``."""
@@ -692,7 +693,7 @@ class Interpreter:
         if (statement := module.assignments.get(name)) is not None:
             return self.top_level_value(name, statement, module)
         if (imported := module.imports.get(name)) is not None:
-            return self.imported(imported)
+            return self.imported(imported, module)
         return External(f"builtins.{name}") if name in calls.BUILTINS else UNKNOWN
 
     def top_level_value(self, name: str, statement: ast.Assign | ast.AnnAssign, module: Module) -> Value:
@@ -712,15 +713,15 @@ class Interpreter:
             self.phase, self.driver = phase, driver
         return scope.names.get(name, UNKNOWN)
 
-    def imported(self, target: Import) -> Value:
+    def imported(self, target: Import, importer: Module) -> Value:
         """What an import binds: a module of the analysed code, one of its names, or an external name."""
         if target.attribute is None:
-            found = self.index.find(target.module)
+            found = self.index.find(target.module, importer)
             return ModuleValue(found) if found is not None else External(target.module)
-        inside = self.index.find(f"{target.module}.{target.attribute}")
+        inside = self.index.find(f"{target.module}.{target.attribute}", importer)
         if inside is not None:
             return ModuleValue(inside)
-        source = self.index.find(target.module)
+        source = self.index.find(target.module, importer)
         if source is not None:
             return self.global_name(target.attribute, source)
         return attributes.external(f"{target.module}.{target.attribute}")

@@ -108,8 +108,8 @@ def shorten(code: str) -> str:
 def declares(declared: str | None, affected: str) -> bool:
     """Whether a declared torch version or range includes a version that an effect is limited to.
 
-    Nothing declared is every supported version, and those are 2.6 and later; ``check`` says aloud what it then leaves
-    out.
+    ``None`` is a loose file without a project: every supported version, which is 2.6 and later, and ``check`` says
+    aloud what it then leaves out.
     """
     limit = SpecifierSet(affected)
     if declared is None:

@@ -78,8 +78,16 @@ def find_entries(module: Module) -> list[Entry]:
     """The entries of a module, by the contract's order; guessing by signature only where nothing else is found."""
     if not mentions_torch(module):
         return []
-    entries = [*drivers(module), *compiled(module), *protocol(module), *named(module)]
+    entries = once([*drivers(module), *compiled(module), *protocol(module), *named(module)])
     return entries or list(by_signature(module))
+
+
+def once(entries: list[Entry]) -> list[Entry]:
+    """Each function by its first reason; a driver is another thing than the step in it."""
+    kept: dict[tuple[FunctionDef | None, EntryKind], Entry] = {}
+    for entry in entries:
+        kept.setdefault((entry.function, entry.kind), entry)
+    return list(kept.values())
 
 
 def mentions_torch(module: Module) -> bool:

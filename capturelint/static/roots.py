@@ -77,6 +77,55 @@ class Outcome:
     events: list[Event] = field(default_factory=list)
     unlisted: set[str] = field(default_factory=set)
     exhausted: bool = False
+    reached: list[FunctionDef] = field(default_factory=list)
+    slots: list[SlotFact] = field(default_factory=list)
+    arguments: list[tuple[str, str]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotFact:
+    """What a slot of an object holds when a step begins: ``Decoder.cache`` and a short description."""
+
+    owner: str
+    name: str
+    value: str
+
+
+def outcome_of(vm: Interpreter) -> Outcome:
+    """What a machine knows after a run."""
+    return Outcome(vm.found(), vm.unlisted, vm.fuel <= 0, list(vm.reached), slot_facts(vm))
+
+
+def slot_facts(vm: Interpreter) -> list[SlotFact]:
+    """The tensors and the changing numbers that live in attributes."""
+    facts: dict[SlotFact, None] = {}
+    for oid, found in vm.heap.objects.items():
+        owner = found.cls.name if isinstance(found.cls, ClassDef) else str(found.cls or found.sort.value)
+        for key, value in found.slots.items():
+            home = Home(oid, key)
+            if isinstance(value, Tensor) or home in vm.heap.per_step:
+                facts[SlotFact(owner, str(key), describe(value, home in vm.heap.per_step))] = None
+    return list(facts)
+
+
+def describe(value: Value, changes: bool = False) -> str:
+    """A value in a few words."""
+    match value:
+        case Tensor():
+            rank = "rank unknown" if value.rank is None else f"rank {value.rank}"
+            return f"{value.memory.value} tensor, {rank}, {value.kind.value}, {value.sure.word}"
+        case Number() | Const() if changes:
+            return "host number, changes at every step"
+        case Number():
+            return f"host number, {value.varies.name.lower().replace('_', ' ')}"
+        case Const():
+            return f"constant {value.value!r}"
+        case Ref():
+            return "object"
+        case Union():
+            return " or ".join(sorted({describe(option) for option in value.options}))
+        case _:
+            return type(value).__name__.lower()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +203,8 @@ def run_steps(stage: Stage, entry: Entry, prepare: object) -> Outcome:
             settle(vm, before)
             if vm.heap.per_step == known and run >= 1 and not changed_kind(vm, before):
                 break
-    outcome.events = vm.found()
-    outcome.unlisted = vm.unlisted
-    outcome.exhausted = vm.fuel <= 0
+    outcome = outcome_of(vm)
+    outcome.arguments = [(name, describe(value)) for name, value in prepared.kwargs.items()]
     return outcome
 
 
@@ -307,7 +355,7 @@ def run_driver(stage: Stage, entry: Entry) -> Outcome:
         if vm.recording:
             vm.driver.end(vm)
         vm.driver.finish(vm)
-        outcome = Outcome(vm.found(), vm.unlisted, vm.fuel <= 0)
+        outcome = outcome_of(vm)
     return outcome
 
 
