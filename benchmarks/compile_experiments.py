@@ -63,9 +63,9 @@ def collect_one(name: str, device: str | None = None) -> dict[str, object]:
 
 def collect_apart(name: str) -> dict[str, object]:
     """In a fresh process with cold caches."""
-    from capturelint.logs.environment import COLD
+    from capturelint.compiler.environment import cold
 
-    environment = {key: value for key, value in os.environ.items() if key != "TORCH_LOGS"} | COLD
+    environment = cold(os.environ)
     path = os.pathsep.join(filter(None, [str(DIRECTORY.parents[1]), environment.get("PYTHONPATH", "")]))
     command = [sys.executable, __file__, "--one", name]
     result = subprocess.run(
