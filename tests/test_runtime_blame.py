@@ -122,3 +122,11 @@ def test_code_is_cut_from_bytes_so_that_accents_do_not_shift_it(model):
 def test_a_source_that_is_gone_leaves_the_finding(tmp_path):
     seen = Observation(ObservationKind.HOST_READ, "read", (Spot(str(tmp_path / "gone.py"), 3, "step"),))
     assert blame([seen], 2, Suspects())[0].place.line == 3
+
+
+def test_without_a_line_a_suspect_that_would_explain_it_is_named_and_not_proven(model):
+    path = model("self.state = new")
+    seen = Observation(ObservationKind.VALUES_DIFFER, "differs by 0.5", step=4)
+    (finding,) = blame([seen], 2, Suspects((suspect(path, "state-rebind"), suspect(path, "host-sync"))))
+    assert (finding.rule, finding.confidence) == ("state-rebind", Confidence.LIKELY)
+    assert finding.evidence.text == "differs by 0.5"

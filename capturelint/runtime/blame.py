@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -108,10 +108,25 @@ class Suspects:
             and finding.place.path.resolve() == path
         ]
 
+    def explaining(self, kind: ObservationKind) -> list[Finding]:
+        """The suspects whose rule says that a run may show ``kind``, the surest ones."""
+        rules = load_rules()
+        fitting = [each for each in self.findings if each.rule in rules and kind in rules[each.rule].runtime]
+        best = max((each.confidence for each in fitting), default=Confidence.POSSIBLE)
+        return [each for each in fitting if each.confidence is best]
+
 
 def blame(observations: Iterable[Observation], bucket: int, suspects: Suspects) -> list[Finding]:
     """One finding an observation."""
-    return [finding_of(observation, bucket, suspects) for observation in observations]
+    return [finding for observation in observations for finding in findings_of(observation, bucket, suspects)]
+
+
+def findings_of(observation: Observation, bucket: int, suspects: Suspects) -> list[Finding]:
+    """The finding that an observation proves; without a line, the suspects that would explain it, unproven."""
+    if not observation.spots and (found := suspects.explaining(observation.kind)):
+        evidence = Evidence(observation.text, bucket, observation.step)
+        return [replace(suspect, evidence=evidence) for suspect in found]
+    return [finding_of(observation, bucket, suspects)]
 
 
 def finding_of(observation: Observation, bucket: int, suspects: Suspects) -> Finding:
@@ -131,18 +146,7 @@ def finding_of(observation: Observation, bucket: int, suspects: Suspects) -> Fin
 
 def confirmed(suspect: Finding, evidence: Evidence) -> Finding:
     """A suspect that a run has proven."""
-    return Finding(
-        suspect.rule,
-        suspect.place,
-        suspect.message,
-        suspect.help,
-        suspect.outcome,
-        Confidence.PROVEN,
-        suspect.trail,
-        suspect.fingerprint,
-        suspect.suppressed,
-        evidence,
-    )
+    return replace(suspect, confidence=Confidence.PROVEN, evidence=evidence)
 
 
 def written(observation: Observation, name: str, rule: Rule | None, spot: Spot | None, evidence: Evidence) -> Finding:
