@@ -28,7 +28,7 @@ ALLOWED = {
     "static": RECORDS | {"predicates", "report"},
     "emulator": RECORDS,
     "compiler": RECORDS | {"logs"},
-    "runtime": RECORDS | {"emulator", "compiler"},
+    "runtime": RECORDS | {"emulator", "compiler", "logs"},
     "logs": RECORDS,
     "planning": RECORDS,
     "report": RECORDS | {"logs", "runtime", "planning", "compiler"},
