@@ -56,17 +56,10 @@ def command(
     sizes = runner_sizes(buckets, plan, max_batch, max_length, check_every)
     source = find_source(target, tiny)
     need_torch()
-    with tempfile.TemporaryDirectory() as folder:
-        module = load(source, Path(folder) / "loader.py")
-        model_only = source.path is not None and is_model_only(module)
-        if not unsafe and not model_only:
-            refuse_unsafe(target, target, sizes, tiny)
-        shape = find_shape(source, module, model_only, sizes)
-        if not unsafe and model_only:  # a model alone is verified as the runner will call it
-            runner = Path(folder) / "runner.py"
-            runner.write_text(runner_source(source, shape, sizes, runner), encoding="utf-8")
-            refuse_unsafe(target, str(runner), sizes, tiny)
-        text = runner_source(source, shape, sizes, output)
+    if not unsafe:
+        refuse_unsafe(target, sizes, tiny)
+    shape = find_shape(source, sizes)
+    text = runner_source(source, shape, sizes, output)
     write(text, output)
     if not quiet:
         print("\n".join(summary(target, output, text, shape, sizes)))
@@ -137,35 +130,34 @@ def need_torch() -> None:
         )
 
 
-def load(source: Source, loader: Path) -> ModuleType:
-    """The target's own module, or for transformers the one that makes the model. Raises ``TargetError``."""
-    from capturelint.runtime.target import load_module
-
-    loader.write_text(loader_source(source, loader), encoding="utf-8")
-    module = load_module(loader)
-    if source.path is None:
-        return module
-    target: ModuleType = run_target(module.load_target, source.title)
-    return target
-
-
-def is_model_only(module: ModuleType) -> bool:
-    """Whether the file leaves inputs and step to the tool."""
-    from capturelint.runtime import target
-
-    return target.is_model_only(module)
-
-
-def find_shape(source: Source, module: ModuleType, model_only: bool, sizes: Sizes) -> Shape:
+def find_shape(source: Source, sizes: Sizes) -> Shape:
     """Run the model and find out how its step is called. Raises ``TargetError``."""
-    name, device = source.title, cuda_if_any()
-    if source.path is None or model_only:
-        build = module.build_model if source.path is None else module.build
-        return run_target(lambda: probe_model(build(device), name, sizes.max_length), name)
+    from capturelint.runtime.target import is_model_only
+
+    name, module = source.title, load(source)
+    device = cuda_if_any()
+    if source.path is None:
+        return run_target(lambda: probe_model(module.build_model(device), name, sizes.max_length), name)
+    if is_model_only(module):
+        return run_target(lambda: probe_model(module.build(device), name, sizes.max_length), name)
     missing = [each for each in ("build", "inputs", "step") if not callable(getattr(module, each, None))]
     if missing:
         raise TargetError(f"{name}: no `{missing[0]}`; a target defines build(device), or build, inputs and step")
     return run_target(lambda: probe_plain(module, device, name, sizes.max_batch, sizes.max_length), name)
+
+
+def load(source: Source) -> ModuleType:
+    """The target's own module, or for transformers the one that makes the model. Raises ``TargetError``."""
+    from capturelint.runtime.target import load_module
+
+    with tempfile.TemporaryDirectory() as folder:
+        loader = Path(folder) / "loader.py"
+        loader.write_text(loader_source(source, loader), encoding="utf-8")
+        module = load_module(loader)
+        if source.path is None:
+            return module
+        target: ModuleType = run_target(module.load_target, source.title)
+        return target
 
 
 def run_target(function: Callable[[], Result], name: str) -> Result:
@@ -183,7 +175,7 @@ def cuda_if_any() -> str:
     return "cuda" if sys.modules["torch"].cuda.is_available() else "cpu"
 
 
-def refuse_unsafe(target: str, verified: str, sizes: Sizes, tiny: bool) -> None:
+def refuse_unsafe(target: str, sizes: Sizes, tiny: bool) -> None:
     """Verify a step at the smallest and the largest bucket. Raises ``TargetError`` after printing the findings."""
     from capturelint.cli.verify import source_lines
     from capturelint.report.verify_text import render_verify_text
@@ -192,7 +184,7 @@ def refuse_unsafe(target: str, verified: str, sizes: Sizes, tiny: bool) -> None:
     from capturelint.runtime.verify import Limits, verify
 
     plan = Plan(
-        target=verified,
+        target=target,
         device="auto",
         buckets=tuple(sorted({sizes.buckets[0], sizes.buckets[-1]})),
         steps=8,
