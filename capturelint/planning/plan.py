@@ -7,10 +7,12 @@ candidates: lowering a bucket to the largest step that it holds never costs anyt
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
+from operator import mul
 
 from capturelint.errors import HistogramError
 from capturelint.planning.histogram import Histogram
@@ -175,25 +177,30 @@ def curve_costs(frontier: Frontier, graphs: int) -> list[tuple[int, int]]:
 
 def use(histogram: Histogram, sizes: Sequence[int], measured: Measured | None = None, pads: bool = True) -> Usage:
     """What ``sizes``, ascending, do with the histogram; without ``pads`` only an exact size has a graph."""
-    steps, live = [0] * len(sizes), [0] * len(sizes)
-    eager: dict[int, int] = {}
-    for size, count in zip(histogram.sizes, histogram.counts, strict=True):
-        at = bisect_left(sizes, size)
-        if at == len(sizes) or (not pads and sizes[at] != size):
-            eager[size] = count
-        else:
-            steps[at] += count
-            live[at] += size * count
-    eager_rows = sum(size * count for size, count in eager.items())
-    usage = Usage(tuple(sizes), tuple(steps), tuple(live), sum(eager.values()), eager_rows)
-    if measured is None or measured.replay_ns is None or (eager and measured.eager_ns is None):
-        return usage
-    time = total(measured.replay_ns, sizes, steps)
+    ends = [bisect_right(histogram.sizes, size) for size in sizes]
+    begins = [0, *ends[:-1]] if pads else [bisect_left(histogram.sizes, size) for size in sizes]
+    steps_before = [0, *accumulate(histogram.counts)]
+    rows_before = [0, *accumulate(map(mul, histogram.sizes, histogram.counts))]
+    steps = tuple(steps_before[end] - steps_before[begin] for begin, end in zip(begins, ends, strict=True))
+    live = tuple(rows_before[end] - rows_before[begin] for begin, end in zip(begins, ends, strict=True))
+    usage = Usage(tuple(sizes), steps, live, steps_before[-1] - sum(steps), rows_before[-1] - sum(live))
+    return usage if measured is None else replace(usage, step_ns=expected_ns(histogram, usage, measured, pads))
+
+
+def expected_ns(histogram: Histogram, usage: Usage, measured: Measured, pads: bool) -> float | None:
+    """Nanoseconds a step, graphs and eager steps together, or ``None`` where a time was not measured."""
+    if measured.replay_ns is None or (usage.eager_steps and measured.eager_ns is None):
+        return None
+    time = total(measured.replay_ns, usage.sizes, usage.steps)
     if measured.eager_ns is not None:
+        exact = set(usage.sizes)
+        eager = {
+            size: count
+            for size, count in zip(histogram.sizes, histogram.counts, strict=True)
+            if (size > usage.sizes[-1] if pads else size not in exact)
+        }
         time += total(measured.eager_ns, eager, list(eager.values()))
-    return Usage(
-        *(usage.sizes, usage.steps, usage.live_rows, usage.eager_steps, usage.eager_rows), time / histogram.steps
-    )
+    return time / histogram.steps
 
 
 def gain(plan: Usage, other: Usage, by_time: bool) -> float | None:
