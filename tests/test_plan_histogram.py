@@ -1,4 +1,6 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from capturelint.errors import HistogramError
 from capturelint.planning.arrivals import simulate
@@ -25,6 +27,7 @@ BAD = {
     '[{"batch_size": 4,': "batches:1: not JSON",
     "[4]": 'batches:1: expected {"batch_size": ..., "count": ...}, found 4',
     "[" * 100_000: "batches:1: not",
+    '{"4": ' + "9" * 5_000 + "}": "batches:1: not a histogram",
 }
 
 
@@ -113,6 +116,17 @@ def test_steps_without_a_known_size_are_told():
 def test_a_fractional_gauge_is_named_by_its_line():
     with pytest.raises(HistogramError, match=r"metrics:2: '2\.5' is not a whole number of requests"):
         read_histogram("# gauge\nvllm:num_requests_running 2.5\n", "metrics")
+
+
+@given(st.one_of(st.text(), st.text('0123456789,\n-.eb_[]{}:"|', max_size=60)))
+def test_any_text_is_a_histogram_or_one_message(text):
+    for head in ("", "batch_size,count\n", "vllm:num_requests_running "):
+        message = "any:"
+        try:
+            read_histogram(head + text, "any")
+        except HistogramError as error:
+            message = str(error)
+        assert message.startswith("any:")
 
 
 def test_a_simulation_is_repeatable_and_near_its_load():

@@ -136,8 +136,8 @@ def json_entries(text: str, name: str) -> Iterator[Entry]:
         loaded = json.loads(text, object_pairs_hook=tuple)
     except json.JSONDecodeError as error:
         raise HistogramError(f"{name}:{error.lineno}: not JSON: {error.msg}") from error
-    except RecursionError as error:
-        raise HistogramError(f"{name}:1: not a histogram: nested too deeply") from error
+    except (RecursionError, ValueError) as error:  # too deep, or a number of thousands of digits
+        raise HistogramError(f"{name}:1: not a histogram: nested too deeply, or a number too long") from error
     if isinstance(loaded, tuple):
         lines = line_numbers(text, JSON_KEY)
         for (size, count), line in zip(loaded, lines, strict=False):

@@ -62,7 +62,7 @@ def read_measured(text: str, name: str) -> Measured:
     """The measurements in a JSON of ``verify``. Raises ``HistogramError``."""
     try:
         loaded = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise HistogramError(f"{name}: not JSON: {error}") from error
     buckets = loaded.get("buckets") if isinstance(loaded, dict) else None
     if not isinstance(buckets, list) or not all(isinstance(bucket, dict) for bucket in buckets):

@@ -84,7 +84,7 @@ def read_buckets(text: str, name: str) -> tuple[int, ...]:
     """The ``buckets`` of a saved plan. Raises ``HistogramError``."""
     try:
         loaded = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise HistogramError(f"{name}: not JSON: {error}") from error
     buckets = loaded.get("buckets") if isinstance(loaded, dict) else None
     if not isinstance(buckets, list) or not buckets or not all(type(size) is int and size > 0 for size in buckets):
