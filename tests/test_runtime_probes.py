@@ -57,3 +57,14 @@ def test_buckets_that_share_a_buffer_of_the_module_disturb_each_other(tmp_path):
     )
     found = results(tmp_path, source, 2, 1)
     assert {each.verdict for each in found.values()} == {Verdict.REPLAY_DIFFERS}
+
+
+def test_a_step_in_inference_mode_is_probed_too(tmp_path):
+    source = CLEAN.replace("def step(", "@torch.inference_mode()\ndef step(")
+    assert "outputs overwritten" in results(tmp_path, source, 2)[2].probes
+
+
+def test_random_draws_of_the_device_generator_agree_in_every_probe(tmp_path):
+    source = CLEAN.replace("return state(x)", "return torch.multinomial(state(x).softmax(-1), 1)")
+    found = results(tmp_path, source, 2, 1)
+    assert [found[size].verdict for size in (1, 2)] == [Verdict.OK, Verdict.OK]

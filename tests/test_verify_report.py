@@ -38,7 +38,7 @@ def from_json(record) -> VerifyReport:
     for bucket in record["buckets"]:
         figures = {"pool_bytes", "capture_s", "graph_nodes", "steps", "max_error", "noise", "tolerance", "argmax_flips"}
         times = {name: Times(**bucket[name]) for name in ("eager_ms", "replay_ms", "host_ms")}
-        fields = {name: bucket[name] for name in figures}
+        fields = {name: bucket[name] for name in figures} | {"probes": tuple(bucket["probes"])}
         buckets.append(BucketResult(bucket["size"], Verdict(bucket["verdict"]), **fields, **times))
     floor = Floor(record["floor"]["bytes"], record["floor"]["bandwidth"])
     machine = Machine(record["device"], record["torch"], record["gpu"])
@@ -100,9 +100,9 @@ def test_a_recorded_run_is_printed_with_its_speed_up_and_floor():
     report = from_json(record)
     printed = text(report)
     assert "on NVIDIA H200 (torch 2.11.0+cu130)" in printed.splitlines()[0]
-    assert "launch-bound: graphs pay, 10.8x at batch 8; floor 0.29 ms" in printed
+    assert "launch-bound: graphs pay, 9.76x at batch 4; floor 0.28 ms to read the weights once" in printed
     again = json.loads(render_verify_json(report))
-    assert again["buckets"] == record["buckets"]
+    assert [bucket | again["buckets"][at] for at, bucket in enumerate(record["buckets"])] == again["buckets"]
     assert (again["floor"], again["launch_bound"]) == (record["floor"], True)
 
 
@@ -116,3 +116,31 @@ def test_the_recorded_replay_is_within_two_percent_of_a_graph_captured_by_hand()
 def test_the_recorded_buckets_share_the_largest_ones_memory():
     pools = [bucket["pool_bytes"] for bucket in json.loads(RECORDED.read_text())["buckets"]]
     assert sum(pools) <= 1.3 * max(pools)
+
+
+TRANSFORMERS = RECORDED.with_name("verify_transformers5.17.h200-torch2.11.jsonl")
+ARCHITECTURES = [json.loads(line) for line in TRANSFORMERS.read_text().splitlines()]
+
+
+def named(row) -> set[str]:
+    """The lines that a recorded run blames, as ``file:line`` inside transformers."""
+    return {f"{found['path'].removeprefix('transformers/')}:{found['line']}" for found in row["findings"]}
+
+
+def test_the_recorded_verdicts_on_transformers_are_those_of_a_capture_by_hand():
+    """The two others fail where the window is full, beyond the four steps that were made by hand."""
+    others = [row for row in ARCHITECTURES if row["verdict"] != row["by_hand"]]
+    assert [row["architecture"] for row in others] == ["modernbert-decoder", "vaultgemma"]
+    assert all("replay fails in step 10" in row["message"] for row in others)
+
+
+def test_every_recorded_refusal_names_its_line():
+    refused = [row for row in ARCHITECTURES if row["by_hand"] == "capture-error"]
+    assert [row["architecture"] for row in refused if not named(row) & set(row["refused_at"])] == []
+
+
+def test_every_recorded_silent_difference_names_the_windows_cursor():
+    wrong = [row for row in ARCHITECTURES if row["verdict"] == "replay-differs"]
+    assert len(wrong) == 11
+    assert all("cache_utils.py:548" in named(row) for row in wrong)
+    assert all(any("cumulative_length_int" in found["evidence"] for found in row["findings"]) for row in wrong)

@@ -1,5 +1,8 @@
 """What is wrong with a target is said in one message, with the user's file and line."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("torch")
@@ -7,9 +10,22 @@ pytest.importorskip("torch")
 from runtime_here import CLEAN, messages_of, plan, write_target
 
 from capturelint.errors import TargetError
+from capturelint.runtime.blame import Suspects, blame
 from capturelint.runtime.observations import BucketResult
 from capturelint.runtime.protocol import Done, Fault, Stage
 from capturelint.vocabulary import Verdict
+
+RECORDED = Path(__file__).parents[1] / "fixtures" / "recorded" / "verify_targets.h200-torch2.11.json"
+TARGETS = RECORDED.parents[1] / "targets"
+
+
+@pytest.mark.parametrize("recorded", json.loads(RECORDED.read_text()), ids=lambda row: row["target"])
+def test_the_emulator_says_what_an_h200_said(recorded):
+    sent = messages_of(plan(TARGETS / recorded["target"]))
+    *_, result = [each for each in sent if isinstance(each, BucketResult)]
+    found = blame(result.observations, 2, Suspects())
+    assert result.verdict.value == recorded["verdict"]
+    assert [[finding.rule, finding.place.line] for finding in found] == recorded["blamed"]
 
 
 def fault_of(tmp_path, source):

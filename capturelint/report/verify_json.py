@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 
 from capturelint import __version__
@@ -54,6 +55,7 @@ def bucket_record(bucket: BucketResult) -> Json:
         "host_ms": times(bucket.host_ms),
         "speedup": speedup(bucket),
         "busy_share": rounded(bucket.busy_share),
+        "break_even_steps": break_even_steps(bucket),
         "message": bucket.message or None,
         "probes": list(bucket.probes) or None,
     }
@@ -79,6 +81,14 @@ def speedup(bucket: BucketResult) -> float | None:
     if bucket.eager_ms is None or bucket.replay_ms is None:
         return None
     return round(bucket.eager_ms.p50 / bucket.replay_ms.p50, 2)
+
+
+def break_even_steps(bucket: BucketResult) -> int | None:
+    """How many replays repay the capture."""
+    if bucket.eager_ms is None or bucket.replay_ms is None or bucket.capture_s is None:
+        return None
+    saved = bucket.eager_ms.p50 - bucket.replay_ms.p50
+    return math.ceil(bucket.capture_s * 1000 / saved) if saved > 0 else None
 
 
 def rounded(value: float | None) -> float | None:

@@ -24,7 +24,7 @@ def render_verify_text(
     parts = [
         f"{report.target} {machine_line(report.machine)}",
         "\n".join(table(report.buckets)),
-        "\n".join(f"batch {bucket.size}: {bucket.message}" for bucket in report.buckets if bucket.message),
+        "\n".join(f"batch {name_of(bucket)}: {bucket.message}" for bucket in report.buckets if bucket.message),
         findings.rstrip("\n"),
         "\n".join((*report.notes, *worth(report))),
         last_line(report),
@@ -54,7 +54,7 @@ def as_check(report: VerifyReport) -> CheckReport:
 
 
 COLUMNS: Sequence[tuple[str, Cell]] = (
-    ("batch", lambda bucket: str(bucket.size)),
+    ("batch", lambda bucket: name_of(bucket)),
     ("verdict", lambda bucket: bucket.verdict.value),
     ("steps", lambda bucket: str(bucket.steps or "")),
     ("max error", lambda bucket: number(bucket.max_error)),
@@ -82,6 +82,11 @@ def table(buckets: Sequence[BucketResult]) -> list[str]:
         ).rstrip()
         for row in rows
     ]
+
+
+def name_of(bucket: BucketResult) -> str:
+    """The batch size; a driver has none of ours."""
+    return str(bucket.size or "driver")
 
 
 def number(value: float | None) -> str:

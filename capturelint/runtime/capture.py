@@ -29,8 +29,8 @@ Pool: TypeAlias = Any
 class Captured:
     """A graph with the buffers that it reads and writes. ``first`` is the index of the captured step.
 
-    ``start`` holds what a replay of that step starts from: the state's tensors and copies of them, and
-    ``randomness`` the generators.
+    ``start`` holds what a replay of that step starts from: the state's tensors and copies of them (``None`` where
+    memory has no room for copies), and ``randomness`` the generators.
     """
 
     graph: torch.cuda.CUDAGraph
@@ -39,14 +39,16 @@ class Captured:
     output: object
     first: int
     seconds: float
-    start: tuple[tuple[torch.Tensor, torch.Tensor], ...]
+    start: tuple[tuple[torch.Tensor, torch.Tensor], ...] | None
     randomness: RandomState
 
     def rewind(self) -> None:
         """Put the state's tensors and the generators back to where the captured step starts."""
         self.randomness.restore()
-        for tensor, copy in self.start:
-            tensor.copy_(copy)
+        # Tensors made in inference mode may be written in inference mode only; others may be, too.
+        with torch.inference_mode():
+            for tensor, copy in self.start or ():
+                tensor.copy_(copy)
 
 
 def capture(
@@ -66,7 +68,7 @@ def capture(
     static = static_inputs(make_inputs(target, bucket, 0))
     warm(target, state, bucket, warm_up, static, channel)
     copy_inputs(static, make_inputs(target, bucket, warm_up), warm_up)
-    start = tuple((tensor, tensor.clone()) for tensor in mutable(state).values())
+    start = copies(state)
     randomness = RandomState.now()
     torch.cuda.synchronize()
     channel.enter(Stage.CAPTURE, bucket, warm_up)
@@ -76,6 +78,14 @@ def capture(
         output = target.step(state, **static)
     torch.cuda.synchronize()
     return Captured(graph, state, static, output, warm_up, time.perf_counter() - started, start, randomness)
+
+
+def copies(state: object) -> tuple[tuple[torch.Tensor, torch.Tensor], ...] | None:
+    """The tensors that a step may write, each with a copy; ``None`` if there is no room for them."""
+    try:
+        return tuple((tensor, tensor.clone()) for tensor in mutable(state).values())
+    except torch.OutOfMemoryError:
+        return None
 
 
 def warm(

@@ -38,6 +38,7 @@ def measured(session: Session, result: BucketResult, captured: Captured, pool_be
         eager_ms=quantiles(eager),
         replay_ms=quantiles(replays),
         host_ms=quantiles(hosts),
+        busy_share=busy_share(quantiles(eager), quantiles(replays)),
     )
 
 
@@ -96,6 +97,11 @@ def quantiles(samples: Sequence[float]) -> Times | None:
         return None
     ordered = sorted(samples)
     return Times(ordered[len(ordered) // 2], ordered[min(len(ordered) - 1, round(0.99 * (len(ordered) - 1)))])
+
+
+def busy_share(eager: Times | None, replay: Times | None) -> float | None:
+    """The part of an eager step in which the GPU works: a replay does the same work without waiting for launches."""
+    return None if eager is None or replay is None else min(1.0, replay.p50 / eager.p50)
 
 
 def num_nodes(graph: torch.cuda.CUDAGraph) -> int | None:

@@ -21,7 +21,7 @@ from capturelint.runtime.observations import BucketResult, Observation
 from capturelint.runtime.outputs import Leaf, keep, leaves
 from capturelint.runtime.protocol import Stage
 from capturelint.runtime.replay import run_replay
-from capturelint.runtime.states import mutable
+from capturelint.runtime.states import RandomState, mutable
 from capturelint.runtime.target import Inputs
 from capturelint.vocabulary import ObservationKind, Verdict
 
@@ -61,6 +61,8 @@ def probed(session: Session, kept: Kept, device: str) -> BucketResult:
     if device == "cuda":
         poisons["pool"] = poison_pool
     for name, poison in poisons.items():
+        if not can_run(partial(poison, kept.captured)):
+            continue
         step = first_wrong(session, kept, partial(poison, kept.captured))
         if step is not None:
             return failed(kept.result, f"overwriting {WORDS[name]} before a replay changes step {step}", step)
@@ -69,6 +71,15 @@ def probed(session: Session, kept: Kept, device: str) -> BucketResult:
         leaks = leaking_step(session, kept)
         names.append("padding ignored" if leaks is None else f"padding changes live rows in step {leaks}")
     return replace(kept.result, probes=tuple(names))
+
+
+def can_run(poison: Callable[[], None]) -> bool:
+    """Whether the memory can be overwritten at all: an expanded output cannot, and torch's internals may change."""
+    try:
+        poison()
+    except (RuntimeError, AttributeError, TypeError, KeyError):
+        return False
+    return True
 
 
 WORDS = {"outputs": "the output buffers", "pool": "freed memory of the graph's pool"}
@@ -93,13 +104,14 @@ def failed(result: BucketResult, message: str, step: int) -> BucketResult:
 
 def poison_outputs(captured: Captured) -> None:
     """Overwrite the output buffers, but those that are the state's or the inputs'."""
-    used = {storage(tensor) for tensor, _ in captured.start} | {
+    used = {storage(tensor) for tensor, _ in captured.start or ()} | {
         storage(value) for value in captured.static.values() if isinstance(value, torch.Tensor)
     }
     used |= {storage(tensor) for tensor in mutable(captured.state).values()}
-    for leaf in leaves(captured.output):
-        if isinstance(leaf, torch.Tensor) and leaf.numel() and storage(leaf) not in used:
-            leaf.fill_(float("nan") if leaf.dtype.is_floating_point else poison_number(leaf.dtype))
+    with torch.inference_mode():
+        for leaf in leaves(captured.output):
+            if isinstance(leaf, torch.Tensor) and leaf.numel() and storage(leaf) not in used:
+                leaf.fill_(float("nan") if leaf.dtype.is_floating_point else poison_number(leaf.dtype))
 
 
 def poison_number(dtype: torch.dtype) -> int | bool:
@@ -166,15 +178,21 @@ def live(leaf: Leaf, batch: int) -> Leaf:
 
 
 def interleaved(session: Session, kept: Sequence[Kept]) -> list[BucketResult]:
-    """Replay all buckets in turns, step by step; gives the results that this changes."""
+    """Replay all buckets in turns, step by step; gives the results that this changes.
+
+    Each bucket draws from generators of its own, as it did in the reference.
+    """
     for each in kept:
         each.captured.rewind()
+    randomness = {each.size: each.captured.randomness for each in kept}
     wrong: dict[int, int] = {}
     for step in replayed(session.plan):
         for each in kept:
             session.channel.enter(Stage.PROBE, each.size, step)
             copy_inputs(each.captured.static, make_inputs(session.target, each.size, step), step)
+            randomness[each.size].restore()
             each.captured.graph.replay()
+            randomness[each.size] = RandomState.now()
             if each.size not in wrong and each.is_wrong(step, keep(leaves(each.captured.output))):
                 wrong[each.size] = step
     if not wrong:

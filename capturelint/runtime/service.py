@@ -73,7 +73,7 @@ def verify_buckets(session: Session, machine: Machine) -> None:
             continue
         captures.append(judged.captured)
         # A wrong replay may write where it must not, so only a right one is run again.
-        if not judged.is_right:
+        if not judged.is_right or judged.captured.start is None:
             continue
         result = judged.result
         if machine.device == "cuda":

@@ -148,11 +148,11 @@ def settle_fault(ledger: Ledger, fault: Fault, steps_are_default: bool) -> None:
         raise DeviceError(fault.message)
     if fault.bucket is None:
         raise TargetError(fault.message)
-    if fault.bucket in ledger.results and fault.stage is Stage.PROBE:
+    if fault.bucket in ledger.results and fault.stage is Stage.PROBE and "CUDA error" in fault.message:
         ledger.results[fault.bucket] = failed_probe(ledger.results[fault.bucket], fault.message)
         return
     if fault.bucket in ledger.results:
-        ledger.notes.append(f"batch {fault.bucket}: {fault.message}, after the verdict; nothing was measured")
+        ledger.notes.append(f"batch {fault.bucket}: {fault.message}, after the verdict; nothing more was tried")
         return
     if steps_are_default and fault.step is not None and MIN_STEPS <= fault.step < ledger.plan.steps:
         ledger.plan = replace(ledger.plan, steps=fault.step)
