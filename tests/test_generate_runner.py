@@ -57,31 +57,40 @@ def without_graphs(module, prompt: list[int], new: int) -> list[int]:
 
 
 def test_a_runner_decodes_what_eager_decodes(generated):
-    path, prompts = generated
     with emulator.cuda():
-        module = load_module(path)
-        runner = module.Runner(module.DecodeStep(module.build_model("cuda"), "cuda"))
-        runner.warm_up()
-        tokens = runner.decode(runner.prefill(prompts), 8)
-        assert (dict(runner.hits), runner.num_eager_steps) == ({4: 8}, 0)
-        assert tokens.tolist() == [without_graphs(module, prompt, 8) for prompt in prompts]
+        decode_like_eager(*generated)
 
-        stop = [row[2] for row in tokens.tolist()]
-        runner.reset()
-        stopped = runner.decode(runner.prefill(prompts), 8, stop=stop, check_every=4)
-        assert stopped.shape[1] == 4  # every row has met a stop token in the first chunk
-        assert sum(runner.hits.values()) == 4
 
-        runner.reset()
-        with pytest.warns(UserWarning, match="batch 5 runs eagerly: above the largest bucket") as told:
-            above = runner.decode(runner.prefill([prompts[0]] * 5), 4)
-        assert (len(told), runner.num_eager_steps, sum(runner.hits.values())) == (1, 4, 0)
-        assert above.tolist() == [tokens[0, :4].tolist()] * 5
+@pytest.mark.gpu
+def test_a_runner_decodes_what_eager_decodes_on_a_gpu(generated):
+    decode_like_eager(*generated)
 
-        with pytest.raises(ValueError, match="above 32"):
-            runner.decode(above[:, -1], 40)
-        with pytest.raises(ValueError, match="6 prompts, the longest 3 tokens, are above 5 rows of 32"):
-            runner.prefill([prompts[0]] * 6)
+
+def decode_like_eager(path: Path, prompts: list[list[int]]) -> None:
+    """Padded batch against each prompt alone, early stop, a batch above the largest bucket, no room."""
+    module = load_module(path)
+    runner = module.Runner(module.DecodeStep(module.build_model("cuda"), "cuda"))
+    runner.warm_up()
+    tokens = runner.decode(runner.prefill(prompts), 8)
+    assert (dict(runner.hits), runner.num_eager_steps) == ({4: 8}, 0)
+    assert tokens.tolist() == [without_graphs(module, prompt, 8) for prompt in prompts]
+
+    stop = [row[2] for row in tokens.tolist()]
+    runner.reset()
+    stopped = runner.decode(runner.prefill(prompts), 8, stop=stop, check_every=4)
+    assert stopped.shape[1] == 4  # every row has met a stop token in the first chunk
+    assert sum(runner.hits.values()) == 4
+
+    runner.reset()
+    with pytest.warns(UserWarning, match="batch 5 runs eagerly: above the largest bucket") as told:
+        above = runner.decode(runner.prefill([prompts[0]] * 5), 4)
+    assert (len(told), runner.num_eager_steps, sum(runner.hits.values())) == (1, 4, 0)
+    assert above.tolist() == [tokens[0, :4].tolist()] * 5
+
+    with pytest.raises(ValueError, match="above 32"):
+        runner.decode(above[:, -1], 40)
+    with pytest.raises(ValueError, match="6 prompts, the longest 3 tokens, are above 5 rows of 32"):
+        runner.prefill([prompts[0]] * 6)
 
 
 def test_a_runner_passes_verify_emulated(generated):
@@ -90,6 +99,14 @@ def test_a_runner_passes_verify_emulated(generated):
     report = verify(plan, Limits(timeout_s=120, memory_gib=None), Suspects())
     assert [bucket.verdict for bucket in report.buckets] == [Verdict.OK, Verdict.OK]
     assert report.findings == ()
+
+
+@pytest.mark.gpu
+def test_a_runner_passes_verify_on_a_gpu(generated):
+    path, _ = generated
+    plan = Plan(target=str(path), device="cuda", buckets=(1, 2, 4), steps=8, warm_up=3, max_length=32)
+    report = verify(plan, Limits(timeout_s=120, memory_gib=None), Suspects())
+    assert [bucket.verdict for bucket in report.buckets] == [Verdict.OK] * 3
 
 
 def test_the_driver_equals_its_reference(generated):

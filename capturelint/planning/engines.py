@@ -78,7 +78,10 @@ def vllm_0_11(request: Request) -> list[int]:
 
 
 def vllm_0_14(request: Request) -> list[int]:
-    """As 0.11, the limit in tokens; with speculative decoding rounded up to whole requests."""
+    """As 0.11, the limit in tokens; with speculative decoding rounded up to whole requests.
+
+    0.33 goes on to 1,024 on sm100; which GPU serves is not known here.
+    """
     query = request.query_length
     sizes = up_to(min(2 * request.max_batch * query, 512), (1, 2, 4), range(8, 256, 8), range(256, 513, 16))
     return [-(-size // query) * query for size in sizes]
