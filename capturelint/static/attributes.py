@@ -106,6 +106,8 @@ def load(vm: Interpreter, owner: Value, name: str, node: ast.AST) -> Value:
             return super_attribute(vm, owner, name, node)
         case Device():
             return device_attribute(owner, name)
+        case Sequence(items=(first, second)) if name in ("values", "indices"):
+            return first if name == "values" else second
         case Number() | Text() | Const() | Sequence():
             if isinstance(owner, Sequence) and owner.shape and name == "numel":
                 return BoundExternal(owner, name)
@@ -357,6 +359,10 @@ def class_attribute(vm: Interpreter, definition: ClassDef, name: str, node: ast.
     if name == "__name__":
         return Const(definition.name)
     found = find_method(vm, definition, name)
+    if found is None and name == "apply" and "torch.autograd.Function" in bases(vm, definition):
+        found = find_method(vm, definition, "forward")
+        if found is not None and isinstance(found[0], FunctionDef):
+            return Method(Function(found[0], found[1].module, found[1]), UNKNOWN)
     if found is None:
         nested = definition.module.classes.get(name)
         return Class(nested) if nested is not None else UNKNOWN
@@ -388,8 +394,8 @@ def store(vm: Interpreter, owner: Value, name: object, value: Value, node: ast.A
             write_slot(vm, option, name, value, node, same)
         elif isinstance(option, ModuleValue) and isinstance(name, str):
             option.module.globals[name] = value
-        elif isinstance(option, Tensor) and name == "data":
-            pass
+        elif isinstance(option, Tensor) and name == "data" and vm.recording and option.home is not None:
+            vm.step.stores.append(Store(option.home, option, value, vm.site(node), vm.doubt, bool(vm.hidden)))
 
 
 def write_slot(vm: Interpreter, owner: Ref, key: object, value: Value, node: ast.AST, same: bool = False) -> None:

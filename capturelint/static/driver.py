@@ -54,6 +54,7 @@ class Pending:
     site: Site
     how: str
     name: str
+    home: Home | None = None
 
 
 class Driver:
@@ -66,6 +67,7 @@ class Driver:
         self.captures = 0
         self.replays = 0
         self.loaded: set[Home] = set()
+        self.loaded_now: set[Home] = set()
         self.values: dict[Home, Value] = {}
         self.idents: set[int] = set()
         self.copied: set[int] = set()
@@ -87,6 +89,7 @@ class Driver:
         self.region = vm.site(node)
         self.depth = len(vm.stack)
         self.direct = set()
+        self.loaded_now = set()
         if self.region.place not in {site.place for site in self.facts.regions}:
             self.facts.regions.append(self.region)
         vm.heap.carry()
@@ -99,10 +102,12 @@ class Driver:
         """The region is over: judge what only its end can tell."""
         finish_step(vm)
         self.moved |= set(vm.step.mutated)
+        # A graph captured after the store has the new tensor; a buffer regrown for it was moved under older graphs.
+        self.pending = [p for p in self.pending if p.kind is EventKind.LAZY_INIT or p.home not in self.loaded_now]
         vm.phase = Phase.REPLAY
         self.captures += 1
         self.replays_before = self.replays
-        cold = self.direct - self.called
+        cold = bool(self.direct) and not self.direct & self.called
         if cold and self.final and self.region is not None and self.captures == 1:
             vm.emit(EventKind.COLD_CAPTURE, self.region, "no-warm-up", Confidence.LIKELY, phase=Phase.REPLAY)
         self.called |= self.direct
@@ -130,6 +135,7 @@ class Driver:
             return value
         if vm.heap.persistent(owner):
             self.loaded.add(home)
+            self.loaded_now.add(home)
             self.values.setdefault(home, value)
             if home in self.facts.late - self.facts.keyed and isinstance(value, (Const, Number)):
                 return Number(Varies.PER_STEP, frozenset({home}))
@@ -157,7 +163,7 @@ class Driver:
         if fresh and tensors_of(vm.heap, before):
             in_step = self.in_step(vm)
             kind = EventKind.LAZY_INIT if in_step else EventKind.INPUT_REBIND
-            self.pending.append(Pending(kind, vm.site(node), "regrown" if in_step else "attribute", str(key)))
+            self.pending.append(Pending(kind, vm.site(node), "regrown" if in_step else "attribute", str(key), home))
         elif is_host_number(value) and numbers_differ(before, value) and not self.in_step(vm):
             self.facts.late.add(home)
 
@@ -181,6 +187,8 @@ class Driver:
         self.copied.add(target.ident)
         home = target.home
         if home is None:
+            if target.parameter and not self.in_step(vm):
+                self.dirty.clear()  # a walk over parameters or buffers that restores them
             return
         depends = source is not None and home in deps_of(source)
         if self.in_step(vm):

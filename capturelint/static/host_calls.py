@@ -326,6 +326,7 @@ SPECIAL: dict[str, Callable[[Interpreter, list[Value], dict[str, Value], ast.AST
     "torch.iinfo": lambda vm, args, kwargs, node: vm.heap.new(Object(Sort.INSTANCE, "torch.finfo")),
     "torch.manual_seed": lambda vm, args, kwargs, node: UNKNOWN,
     "torch.Size": identity,
+    "itertools.count": lambda vm, args, kwargs, node: vm.heap.new(Object(Sort.INSTANCE, "itertools.count")),
 }
 
 
@@ -352,6 +353,8 @@ def call_cuda(vm: Interpreter, name: str, args: list[Value], kwargs: dict[str, V
             return vm.heap.new(Object(Sort.INSTANCE, "torch.cuda.CUDAGraph"))
         case "is_available" | "is_initialized":
             return Const(True)
+        case _ if name.endswith("Tensor"):
+            return torch_calls.from_host(vm, name, args, kwargs | {"device": Device(Memory.DEVICE)}, node)
         case "make_graphed_callables":
             return graphed(vm, args, kwargs, node)
         case "device_count" | "current_device" | "memory_allocated":
@@ -412,8 +415,8 @@ def enter_external(
         value = vm.eval(call, scope)
         return enter_device(vm, value) if isinstance(value, Device) else None
     if path in ("torch.autocast", "torch.cuda.amp.autocast", "torch.amp.autocast"):
-        cache = next((constant(vm.eval(k.value, scope)) for k in call.keywords if k.arg == "cache_enabled"), True)
-        return enter_autocast(vm, call, cache is not False)
+        given = {k.arg: constant(vm.eval(k.value, scope)) for k in call.keywords}
+        return enter_autocast(vm, call, given.get("cache_enabled") is not False and given.get("enabled") is not False)
     if path in (
         "torch.no_grad",
         "torch.inference_mode",
@@ -503,7 +506,10 @@ def distribution(vm: Interpreter, path: str, args: list[Value], kwargs: dict[str
     name = path.rpartition(".")[2]
     tensors = torch_calls.tensors_in([*args, *kwargs.values()])
     on_device = [t for t in tensors if t.on_device]
-    if on_device and constant(kwargs.get("validate_args", NONE)) is not False:
+    off = any(
+        module is not None and "set_default_validate_args(False" in module.text for module in vm.index.modules.values()
+    )
+    if on_device and constant(kwargs.get("validate_args", NONE)) is not False and not off:
         vm.emit(EventKind.SYNC, node, "distribution", on_device[0].sure, name=name)
     torch_calls.use(vm, tensors)
     lead = tensors[0] if tensors else None
@@ -621,6 +627,8 @@ def call_list(
 def keep(vm: Interpreter, owner: Ref, value: Value, node: ast.AST, exact: bool = True) -> None:
     """Append to a list. In recorded code, on a list that outlives the step, it happens at capture only."""
     found = vm.heap[owner]
+    if vm.heap.persistent(owner) and vm.phase in (Phase.WARM_UP, Phase.RECORDED) and vm.driver is None:
+        vm.heap.per_step.add(Home(owner.oid, "#length"))
     if vm.driver is not None:
         vm.driver.on_keep(vm, value, node, "append")
     if vm.recording and vm.heap.persistent(owner) and fresh_tensors(vm.heap, value):
@@ -882,6 +890,8 @@ def length(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: a
     """``len``: of a tensor, its first size; of a list that the step appends to, a number of the step."""
     value = args[0] if args else UNKNOWN
     items = vm.items(value)
+    if isinstance(value, Ref) and (home := Home(value.oid, "#length")) in vm.heap.per_step:
+        return Number(Varies.PER_STEP, frozenset({home}))
     if items is not None and not isinstance(value, Ref):
         return Const(len(items))
     if isinstance(value, Ref) and (found := vm.heap.get(value)) is not None:
@@ -979,6 +989,10 @@ def first_item(
     vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None
 ) -> Value:
     """``next(x)``, ``next(x, default)``."""
+    iterator = args[0] if args and isinstance(args[0], Ref) else None
+    found = vm.heap.get(iterator) if iterator is not None else None
+    if iterator is not None and found is not None and found.cls == "itertools.count" and vm.heap.persistent(iterator):
+        return Number(Varies.PER_STEP, frozenset({Home(iterator.oid, "count")}))
     element = vm.element(args[0]) if args else UNKNOWN
     return join(element, args[1]) if len(args) > 1 else element
 

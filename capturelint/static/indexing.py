@@ -106,6 +106,8 @@ def object_item(vm: Interpreter, owner: Ref, index: Value, node: ast.Subscript) 
     if isinstance(index, Slice):
         return vm.new_list(Sequence(None, attributes.element(vm, owner)))
     inner = attributes.values_of(vm, owner)
+    if any(tensor_in(value) is not None for value in inner):
+        torch_calls.report_varying(vm, index, node, "index")
     if vm.driver is not None:
         vm.driver.on_lookup(vm, inner, node)
         inner = [vm.driver.on_load(vm, owner, "[]", value) for value in inner]
@@ -212,6 +214,8 @@ def check_part(vm: Interpreter, tensor: Tensor, part: Value, node: ast.Subscript
         elif held.on_host and held.rank not in (0, None):
             vm.emit(EventKind.UPLOAD, node, "host-tensor-index", min(sure, held.sure))
         return
+    if isinstance(part, Sequence) and not part.shape and part.items and all(map(is_host_number, part.items)):
+        vm.emit(EventKind.UPLOAD, node, "list-index", tensor.sure)
     if isinstance(part, Ref) and (found := vm.heap.get(part)) is not None and found.sort is Sort.LIST:
         inner = attributes.element(vm, part)
         if not any(isinstance(option, (Tensor, Slice)) for option in options(inner)) and inner is not UNKNOWN:

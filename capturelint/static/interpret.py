@@ -849,6 +849,10 @@ class Interpreter:
 
     def binary(self, op: ast.operator, left: Value, right: Value, node: ast.AST) -> Value:
         """Arithmetic on any values: a tensor operand makes it a kernel, two host numbers make a host number."""
+        if isinstance(op, ast.Mod) and self.is_text(left):
+            for value in self.items(right) or [right]:
+                torch_calls.formatted(self, value, node)
+            return Text()
         query = next((value for value in (left, right) if isinstance(value, CaptureQuery)), None)
         if query is not None:
             return query

@@ -188,17 +188,36 @@ def compiled(module: Module) -> Iterator[Entry]:
 
 
 def compiled_functions(argument: ast.expr, module: Module) -> Iterator[FunctionDef]:
-    """The functions that a name or attribute passed to ``torch.compile`` may be, in this module."""
+    """The functions that what is passed to ``torch.compile`` may be, in this module."""
     match argument:
+        case ast.Name(id=name) if name in module.functions:
+            yield module.functions[name]
         case ast.Name(id=name):
-            if name in module.functions:
-                yield module.functions[name]
+            for value in assigned_values(name, module):
+                yield from built_forward(value, module)
         case ast.Attribute(value=ast.Name(id="self"), attr=name):
             for definition in module.classes.values():
                 if name in definition.methods:
                     yield definition.methods[name]
         case _:
-            pass
+            yield from built_forward(argument, module)
+
+
+def assigned_values(name: str, module: Module) -> Iterator[ast.expr]:
+    """What is assigned to a name anywhere in a module."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
+            yield node.value
+
+
+def built_forward(value: ast.expr, module: Module) -> Iterator[FunctionDef]:
+    """``forward`` of the class that an expression builds: ``Decoder(...)``, ``Decoder(...).to(device).eval()``."""
+    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+        value = value.func.value
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+        definition = module.classes.get(value.func.id)
+        if definition is not None and "forward" in definition.methods:
+            yield definition.methods["forward"]
 
 
 def protocol(module: Module) -> Iterator[Entry]:

@@ -322,8 +322,19 @@ def described(vm: Interpreter, argument: ast.arg, module: Module) -> Value:
     ):
         return replace(value, varies=Varies.PER_STEP, sure=Confidence.LIKELY)
     if argument.annotation is None and argument.arg in vm.catalog.parameters:
-        return Tensor(Memory.DEVICE, sure=Confidence.LIKELY, ident=vm.ident())
-    return value
+        return Tensor(Memory.DEVICE, sure=Confidence.LIKELY, ident=vm.ident(), argument=True)
+    return as_argument(value)
+
+
+def as_argument(value: Value) -> Value:
+    """The same value, as an argument of the entry."""
+    match value:
+        case Tensor():
+            return replace(value, argument=True)
+        case Union():
+            return Union(tuple(map(as_argument, value.options)))
+        case _:
+            return value
 
 
 def bound_type(stage: Stage, vm: Interpreter, name: str) -> Value | None:

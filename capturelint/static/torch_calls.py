@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from capturelint.catalog import Case, Operation
 from capturelint.static import attributes
 from capturelint.static.homes import Object, Sort
+from capturelint.static.index import ClassDef
 from capturelint.static.values import (
     NONE,
     UNKNOWN,
@@ -235,8 +236,27 @@ def mutate(vm: Interpreter, target: Tensor, node: ast.AST, source: Value | None 
             fork(vm, node)
     if target.home is not None:
         vm.step.mutated.setdefault(target.home, vm.site(node))
+    if vm.compiled and vm.recording and is_compiled_input(vm, target):
+        vm.emit(
+            EventKind.MUTATED_INPUT, node, "in-place", min(target.sure, Confidence.LIKELY), name=str(target.home or "")
+        )
     if vm.driver is not None:
         vm.driver.on_mutate(vm, target, source, node)
+
+
+def is_compiled_input(vm: Interpreter, target: Tensor) -> bool:
+    """Whether Dynamo passes the tensor to the compiled graph as an input without a static address.
+
+    Parameters and buffers of modules have one; arguments, and attributes of any other object, do not
+    (torch.compiler_cudagraph_trees, "Input Mutation Support").
+    """
+    if target.argument:
+        return True
+    found = vm.heap.objects.get(target.home.owner) if target.home is not None else None
+    if found is None or target.parameter or not target.on_device:
+        return False
+    plain = isinstance(found.cls, ClassDef) and not attributes.is_module(vm, found.cls)
+    return found.sort is Sort.INSTANCE and plain
 
 
 def row(vm: Interpreter, tensor: Tensor) -> Value:
@@ -702,6 +722,8 @@ def shaped(
     if lead is None:
         lead = tensors_in(flatten(vm, list(kwargs.values())))[0]
     kind = Kind.BOOL if "bool" in sorts else Kind.INT if "int" in sorts else None
+    if name == "where" and len(args) > 2:
+        kind = chosen_kind(args[1], args[2])  # of the values, not of the mask
     operands = [*args, *kwargs.values()]
     dim = kwargs.get("dim", args[1] if len(args) > 1 else NONE)
     rank = lead.rank
@@ -753,6 +775,14 @@ def shaped(
     ranks = [t.rank for t in flat]
     widest = None if None in ranks or not ranks else max(r for r in ranks if r is not None)
     return result(vm, operands, node, widest if name in BROADCAST else None, kind)
+
+
+def chosen_kind(left: Value, right: Value) -> Kind:
+    """The element kind of ``where(mask, left, right)``."""
+    kinds = {t.kind if (t := tensor_in(value)) is not None else kind_of(value) for value in (left, right)}
+    if Kind.FLOAT in kinds:
+        return Kind.FLOAT
+    return kinds.pop() if len(kinds) == 1 else Kind.INT if kinds == {Kind.INT, Kind.BOOL} else Kind.UNKNOWN
 
 
 CONCATENATIONS = frozenset({"cat", "concat", "concatenate", "vstack", "hstack", "dstack", "row_stack", "column_stack"})

@@ -142,6 +142,8 @@ class Tensor:
     varies: Varies = Varies.NEVER
     deps: frozenset[Home] = frozenset()
     parameter: bool = False
+    argument: bool = False
+    """True for a tensor that the entry was called with."""
     placed: bool = False
     """True where the code named the device, so that no default and no later move decides."""
 
@@ -438,6 +440,7 @@ def join_tensors(left: Tensor, right: Tensor) -> Tensor:
         varies=max(left.varies, right.varies),
         deps=left.deps | right.deps,
         parameter=left.parameter and right.parameter,
+        argument=left.argument or right.argument,
         placed=left.placed and right.placed,
     )
 
