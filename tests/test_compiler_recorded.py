@@ -186,3 +186,36 @@ def test_a_break_that_several_sources_tell_is_one_event():
         ("Data-dependent branching", "use torch.where", 2)
     ]
     assert Counter(type(e) for e in once([logged, listed])) == {CompileEvent: 1}
+
+
+GIVEN_UP = """\
+Graph break in user code at /srv/run.py:8
+Graph Break Reason: Failed to handle graph break gracefully. Skipping the function and falling back to eager. \
+Graph break encountered:
+
+Backend compiler exception
+  Explanation: Backend compiler `compiler_fn` failed with aten._local_scalar_dense.default
+
+    While executing %getitem
+    Original traceback:
+      File "/srv/run.py", line 8, in step
+        return model(x)
+      File "/srv/model.py", line 14, in lookup
+        return self.table[where]
+
+    Use tlparse to see full graph.
+  Hint: Report an issue to the backend compiler repo.
+"""
+
+
+def test_a_function_that_is_given_up_is_told_at_the_line_that_failed():
+    event = breaks.event_of(GIVEN_UP, "/srv/run.py", 8)
+
+    assert (event.path, event.line) == ("/srv/model.py", 14)
+    assert event.reason == "the compiler fails with aten._local_scalar_dense.default"
+
+
+def test_our_own_lines_are_never_blamed():
+    event = breaks.event_of("Reason: x", str(data_directory("rules").parent / "capturelint" / "runtime" / "a.py"), 8)
+
+    assert (event.path, event.line) == (None, None)

@@ -9,18 +9,25 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from pathlib import Path
 
 import torch._dynamo
 
 from capturelint.compiler.listen import Ear
 from capturelint.compiler.report import CompileEvent, CompileKind, once
-from capturelint.logs.matcher import LogFinding
+from capturelint.logs.matcher import BREAK_PREAMBLES, FRAME, LogFinding
 from capturelint.vocabulary import Severity
 
 HINT = re.compile(r"^\s*Hint: *(?P<hint>.+)$", re.MULTILINE)
-PREAMBLE = re.compile(r"Encountered graph break when attempting to trace .*?:\n+", re.DOTALL)
+HEAD = re.compile(r"^(?:Graph break in user code at .*\n)?(?:Graph Break )?Reason: *", re.MULTILINE)
+PREAMBLE = re.compile(r"(?:{})[^\n]*\n*(?:Graph break encountered:\n*)?".format("|".join(BREAK_PREAMBLES)))
+ORIGINAL = "Original traceback:"
+"""A failure of a backend is told at the function that is given up; the line that failed stands in its text."""
+BACKEND = re.compile(r"Backend compiler `.*?` failed with (?P<error>[^\n]+)")
 INTERNAL = re.compile(r"generic_jump|^\s*$")
 """Texts that say nothing to a user."""
+UNTOLD = "control flow or a call that Dynamo cannot trace"
+PACKAGE = str(Path(__file__).parents[1])
 BREAK_IDS = {"dyn-graph-break", "dyn-graph-break-dup", "dyn-graph-break-skip-frame", "dyn-unsupported"}
 
 
@@ -42,27 +49,26 @@ def breaks_logged(ear: Ear, findings: Sequence[LogFinding]) -> Iterator[CompileE
         if found.message.id not in BREAK_IDS or found.location is None:
             continue
         place = f"in user code at {found.location}"
-        text = next((text for text in texts if place in text), "")
-        yield CompileEvent(
-            CompileKind.GRAPH_BREAK,
-            found.reason or "graph break",
-            found.location.file,
-            found.location.line,
-            hint(text),
-        )
+        text = next((text for text in texts if place in text), found.reason or "")
+        yield event_of(text, found.location.file, found.location.line)
 
 
 def breaks_listed(num_before: int) -> Iterator[CompileEvent]:
     """From ``graph_break_reasons``: the innermost user frame."""
     for reason in torch._dynamo.utils.graph_break_reasons[num_before:]:
+        if "step_unsupported" in reason.reason:  # the rest of a function that was given up for a break told already
+            continue
         frame = reason.user_stack[-1] if reason.user_stack else None
-        yield CompileEvent(
-            CompileKind.GRAPH_BREAK,
-            first_line(reason.reason),
-            frame.filename if frame else None,
-            frame.lineno if frame else None,
-            hint(reason.reason),
-        )
+        yield event_of(reason.reason, frame.filename if frame else None, frame.lineno if frame else None)
+
+
+def event_of(text: str, file: str | None, line: int | None) -> CompileEvent:
+    """A break as torch tells it. Our own lines, which call the step, are nobody's fault."""
+    if ORIGINAL in text and (frames := FRAME.findall(text.split(ORIGINAL, 1)[1].split("\n\n", 1)[0])):
+        file, line = frames[-1][0], int(frames[-1][1])
+    if file is not None and file.startswith(PACKAGE):
+        file = line = None
+    return CompileEvent(CompileKind.GRAPH_BREAK, first_line(text), file, line, hint(text))
 
 
 def breaks_counted(ear: Ear) -> Iterator[CompileEvent]:
@@ -95,9 +101,12 @@ def guard(reason: str | None) -> str:
 
 
 def first_line(text: str) -> str:
-    """The reason in one line, without what was being traced."""
-    line = next((line.strip() for line in PREAMBLE.sub("", text).splitlines() if line.strip()), "")
-    return "data-dependent control flow" if INTERNAL.search(line) else line
+    """The reason in one line, without what was being traced or given up."""
+    reason = PREAMBLE.sub("", HEAD.sub("", text))
+    if failed := BACKEND.search(reason):
+        return f"the compiler fails with {failed['error']}"
+    line = next((line.strip() for line in reason.splitlines() if line.strip()), "")
+    return UNTOLD if INTERNAL.search(line) else line
 
 
 def hint(text: str) -> str:

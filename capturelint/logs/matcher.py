@@ -29,7 +29,11 @@ TRACEBACK_HEAD = re.compile(r"\s*(?:Exception Group )?Traceback \(most recent ca
 AWAITS_STACK = re.compile(r"Found from\s*:?\s*$")
 FUNCTION_LINE = re.compile(r"function: '.{1,300}' \((?P<file>.{1,1000}?):(?P<line>\d{1,7})\)")
 BREAK_REASON = re.compile(r"\s*(?:Graph Break )?Reason: *(?P<reason>.*)")
-BREAK_PREAMBLE = "Encountered graph break when attempting to trace"
+BREAK_PREAMBLES = (
+    "Encountered graph break when attempting to trace",
+    "Encountered graph break that we cannot resume from",
+    "Failed to handle graph break gracefully",
+)
 GUARD_FAILURE = re.compile(r"\s*- (?P<reason>.*)")
 LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python3[^/\\]*[/\\]|<frozen ")
 STEMS = (
@@ -179,12 +183,12 @@ class Around:
         return reason.strip() if reason else None
 
     def break_reason(self) -> str | None:
-        """``Graph Break Reason: x``; since torch 2.10 ``x`` may only say what was traced, and the reason follows."""
+        """``Graph Break Reason: x``; since torch 2.10 ``x`` may only say what happened next, and the reason follows."""
         lines = self.own_lines()
         for record in lines:
             if found := BREAK_REASON.match(record.text):
                 reason = found["reason"].strip()
-                if not reason.startswith(BREAK_PREAMBLE):
+                if not reason.startswith(BREAK_PREAMBLES):
                     return reason or None
                 return next((text for later in lines if (text := later.text.strip())), None)
         return None
