@@ -27,6 +27,10 @@ BAD = {
     '[{"batch_size": 4,': "batches:1: not JSON",
     "[4]": 'batches:1: expected {"batch_size": ..., "count": ...}, found 4',
     "[" * 100_000: "batches:1: not",
+    "(EngineCore pid=1) INFO 07-21 04:58:26 [loggers.py:1] started\n": (
+        "batches:1: unknown column '(EngineCore pid=1) INFO 07-21 04:58:2...'; expected `batch_size,count`, or a log"
+    ),
+    '"batch\nsize",count\n': "batches:2: unknown column 'batch\\nsize'; did you mean 'batch_size'?",
     '{"4": ' + "9" * 5_000 + "}": "batches:1: not a histogram",
 }
 

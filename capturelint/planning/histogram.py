@@ -87,8 +87,18 @@ def whole(value: object, column: str, line: int, name: str) -> int:
         value = str(value)
     if isinstance(value, str) and WHOLE.match(value.strip()):
         return int(value)
-    shown = json.dumps(value) if not isinstance(value, str) else f"'{value.strip()}'"
+    shown = quoted(value.strip()) if isinstance(value, str) else shortened(json.dumps(value))
     raise HistogramError(f"{name}:{line}: {column} {shown} is not a whole number of at most 15 digits")
+
+
+def quoted(text: str) -> str:
+    """Somebody else's text in a message: one line, not too long."""
+    return repr(shortened(text))
+
+
+def shortened(text: str) -> str:
+    """At most 40 characters."""
+    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def csv_entries(text: str, name: str) -> Iterator[Entry]:
@@ -105,7 +115,9 @@ def csv_entries(text: str, name: str) -> Iterator[Entry]:
         size, count = columns.index("batch_size"), columns.index("count")
         for line, cells in rows:
             if len(cells) != len(columns):
-                raise HistogramError(f"{name}:{line}: expected 2 values, found {len(cells)} in '{','.join(cells)}'")
+                raise HistogramError(
+                    f"{name}:{line}: expected 2 values, found {len(cells)} in {quoted(','.join(cells))}"
+                )
             yield line, cells[size], cells[count]
     except csv.Error as error:
         raise HistogramError(f"{name}:{reader.line_num}: {error}") from error
@@ -126,8 +138,8 @@ def check_columns(columns: list[str], line: int, name: str) -> None:
 def reject_column(column: str, line: int, name: str) -> NoReturn:
     """Raise ``HistogramError`` with the nearest column."""
     close = get_close_matches(column, COLUMNS, 1)
-    hint = f"did you mean '{close[0]}'?" if close else "expected `batch_size,count`"
-    raise HistogramError(f"{name}:{line}: unknown column '{column}'; {hint}")
+    hint = f"did you mean '{close[0]}'?" if close else "expected `batch_size,count`, or a log that tells batch sizes"
+    raise HistogramError(f"{name}:{line}: unknown column {quoted(column)}; {hint}")
 
 
 def json_entries(text: str, name: str) -> Iterator[Entry]:
@@ -147,9 +159,8 @@ def json_entries(text: str, name: str) -> Iterator[Entry]:
     for item in loaded:
         line = next(lines, 1)
         if not isinstance(item, tuple):
-            raise HistogramError(
-                f'{name}:{line}: expected {{"batch_size": ..., "count": ...}}, found {json.dumps(item)}'
-            )
+            found = shortened(json.dumps(item))
+            raise HistogramError(f'{name}:{line}: expected {{"batch_size": ..., "count": ...}}, found {found}')
         check_columns([column for column, _ in item], line, name)
         record = dict(item)
         yield line, record["batch_size"], record["count"]
