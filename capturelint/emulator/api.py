@@ -64,6 +64,7 @@ class CudaPatches:
         self.patches.set(torch.cuda.graph, "default_capture_stream", None)
         self.patches.set(torch, "compile", uncompiled)
         self.patches.set(torch.compiler, "cudagraph_mark_step_begin", lambda: None)
+        self.patches.set_everywhere(torch.accelerator, self.accelerator())
         self.patch_autocast()
 
     def replacements(self) -> dict[str, Any]:
@@ -79,6 +80,8 @@ class CudaPatches:
             "device_count": 1,
             "current_device": 0,
             "set_device": None,
+            "_exchange_device": 0,
+            "_maybe_exchange_device": 0,
             "get_device_name": NAME,
             "get_device_capability": CAPABILITY,
             "get_arch_list": ["sm_90"],
@@ -122,6 +125,19 @@ class CudaPatches:
             ),
         }
         return replaced
+
+    def accelerator(self) -> dict[str, Any]:
+        """Name in ``torch.accelerator`` -> what it is inside the context."""
+        streams = self.machine.streams
+        return {
+            "is_available": constant("is_available", True),
+            "device_count": constant("device_count", 1),
+            "current_accelerator": constant("current_accelerator", torch.device("cuda")),
+            "current_device_index": constant("current_device_index", 0),
+            "current_stream": lambda device=None: streams.current,
+            "set_stream": self.set_stream,
+            "synchronize": self.synchronize,
+        }
 
     def set_stream(self, stream: EmulatedStream | None) -> None:
         """Make ``stream`` current."""

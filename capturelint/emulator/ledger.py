@@ -46,9 +46,12 @@ class Ledger:
         return tensor.detach()
 
     def release(self, aliases: Iterable[torch.Tensor]) -> None:
-        """Give back references of a recording that is dropped."""
+        """Give back references of a recording that is dropped, and forget what no other points at."""
         for alias in aliases:
-            untyped_storage(alias)._capturelint_held -= 1  # type: ignore[attr-defined]
+            storage = untyped_storage(alias)
+            storage._capturelint_held -= 1  # type: ignore[attr-defined]
+            if storage._capturelint_held == 1:  # type: ignore[attr-defined]
+                self.entries.pop(storage._cdata, None)
 
     def watch(self, tensor: torch.Tensor, pool: object) -> None:
         """Notice when the storage of ``tensor`` is freed."""

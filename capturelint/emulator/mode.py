@@ -64,8 +64,7 @@ class EmulatedDevice(TorchDispatchMode):
             self.check_generator(operation, kwargs)
         recording = machine.recording
         if recording is not None and (on_device or memory in CAPTURED) and machine.is_capturing:
-            if on_device or memory is Memory.DEVICE:
-                recording.admit(Call(operation, args, asked))
+            recording.admit(Call(operation, args, asked))
             result = recording.run(Call(operation, args, kwargs), memory is not Memory.UNCLAIMED)
         else:
             result = self.execute(operation, args, kwargs, memory)
@@ -96,6 +95,9 @@ class EmulatedDevice(TorchDispatchMode):
                     unclaimed = [*(unclaimed or ()), tensor]
                 elif tensor.dim() != 0:
                     stray = True
+        if not found and stray:
+            for tensor in unclaimed or ():
+                place(tensor, Memory.HOST)
         if not found:
             return Memory.UNCLAIMED if unclaimed is not None and not stray else None
         for tensor in unclaimed or ():

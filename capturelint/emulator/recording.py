@@ -100,7 +100,7 @@ class Recording:
     def admit_transfer(self, call: Call) -> None:
         """A copy between host and device is captured only if it is asynchronous and the host side pinned."""
         source, target = self.ends(call)
-        if source is target is Memory.DEVICE:
+        if not {source, target} & {Memory.HOST, Memory.PINNED}:
             return
         name = call.operation.name
         if Memory.HOST in (source, target):
