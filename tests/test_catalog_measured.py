@@ -148,7 +148,6 @@ def step(e):
 # Refused on the device and not found by the analyser, each with its reason.
 MISSED = {
     "pickle": "only torch's own serialisers are known to read a tensor",
-    "torch_cond": "both branches run under a predicate that the analyser does not model",
     "grouped_mm_f32": "refused for float32 only; element types are not followed that far",
     "matnorm_nuc": "refused for the nuclear norm only; the order is not looked at",
 }
