@@ -113,3 +113,19 @@ def test_eager_runs_that_do_not_agree_leave_nothing_to_compare(tmp_path):
         "return state(x)", "CALLS.append(1); return x[:, : 1 + len(CALLS) // 9]"
     )
     assert "two eager runs from the same state" in error_of(tmp_path, source)
+
+
+def test_a_state_that_knows_itself_by_its_id_is_built_again(tmp_path):
+    source = CLEAN.replace(
+        "return torch.nn.Linear(4, 4).to(device)",
+        "m = torch.nn.Linear(4, 4).to(device)\n    m.me = id(m)\n    return m",
+    )
+    source = source.replace("return state(x)", "assert state.me == id(state)\n    return state(x)")
+    *_, result = [each for each in messages_of(plan(write_target(tmp_path, source))) if isinstance(each, BucketResult)]
+    assert result.verdict is Verdict.OK
+
+
+def test_a_target_may_have_the_name_of_a_module(tmp_path):
+    target = write_target(tmp_path, CLEAN.replace("import torch", "import random, torch"), "random.py")
+    *_, result = [each for each in messages_of(plan(target)) if isinstance(each, BucketResult)]
+    assert result.verdict is Verdict.OK

@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from capturelint.errors import CapturelintError
 from capturelint.runtime import states
-from capturelint.runtime.bucket import Session, verify_bucket
-from capturelint.runtime.capture import Captured
+from capturelint.runtime.bucket import Judged, Session, verify_bucket
+from capturelint.runtime.capture import Captured, Pool
 from capturelint.runtime.channel import Channel
 from capturelint.runtime.observations import BucketResult, Floor, Machine
 from capturelint.runtime.probes import Kept, interleaved, probed
@@ -65,7 +66,7 @@ def verify_buckets(session: Session, machine: Machine) -> None:
     captures: list[Captured] = []
     pool_nbytes = 0
     for bucket in session.plan.buckets:
-        judged = verify_bucket(session, bucket, captures[0].graph.pool() if captures else None)
+        session, judged = verify_or_rebuild(session, bucket, captures[0].graph.pool() if captures else None)
         session.channel.send(judged.result)
         if judged.unfit:
             return
@@ -86,6 +87,20 @@ def verify_buckets(session: Session, machine: Machine) -> None:
         session.channel.send(result)
     session.channel.enter(Stage.MEASURE)
     session.channel.send(Done(floor(captures) if machine.device == "cuda" else None))
+
+
+def verify_or_rebuild(session: Session, bucket: int, pool: Pool) -> tuple[Session, Judged]:
+    """Verify from copies of the built state; where eager steps fail on those, from builds of their own.
+
+    A copy has other ids and none of the globals that ``build`` may have filled, which is not the target's fault.
+    """
+    try:
+        return session, verify_bucket(session, bucket, pool)
+    except Exception:
+        if session.origin.original is None or session.channel.now.stage not in (Stage.EAGER, Stage.WARM_UP):
+            raise
+    session = replace(session, origin=session.origin.rebuilt())
+    return session, verify_bucket(session, bucket, pool)
 
 
 def send_measured(

@@ -18,6 +18,10 @@ import torch
 from capturelint.runtime.homes import homes, is_handle, walk
 
 
+class UnequalCopiesError(Exception):
+    """Two runs from copies of one state differ by more than rounding: the copies may be at fault."""
+
+
 @dataclass(frozen=True, slots=True)
 class RandomState:
     """Python's, NumPy's and torch's global generators."""

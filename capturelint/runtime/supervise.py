@@ -50,7 +50,9 @@ class Ended:
     def words(self) -> str:
         """``killed by SIGSEGV`` or ``exited with status 3``."""
         if self.status is not None and self.status < 0:
-            return f"was killed by {signal.Signals(-self.status).name}"
+            name = signal.Signals(-self.status).name
+            hint = " (as the system does when memory runs out)" if name == "SIGKILL" else ""
+            return f"was killed by {name}{hint}"
         return f"exited with status {self.status}"
 
 

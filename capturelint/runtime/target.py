@@ -34,16 +34,22 @@ class Target:
 
 
 def load_module(path: Path) -> ModuleType:
-    """Run a file as a module of its own name, its folder first on ``sys.path``. Lets the file's errors through."""
+    """Run a file as a module, its folder first on ``sys.path``. Lets the file's errors through."""
     sys.path.insert(0, str(path.parent))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    name = module_name(path)
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise TargetError(f"{path}: not a Python file; a target is a .py file or hf:MODEL")
     module = importlib.util.module_from_spec(spec)
     # Dataclasses and pickling look their module up by name.
-    sys.modules[path.stem] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def module_name(path: Path) -> str:
+    """A name of our own: a target may be called ``random.py``, and two files ``model.py``."""
+    return f"capturelint_target_{abs(hash(path.resolve()))}_{path.stem}"
 
 
 def plain_target(module: ModuleType, path: Path) -> Target:
@@ -61,7 +67,7 @@ def plain_target(module: ModuleType, path: Path) -> Target:
 
 def pick(path: Path, name: str) -> Callable[[str], object]:
     """The callable ``name`` of a file, for ``--driver`` and ``--reference``. Raises ``TargetError``."""
-    found = getattr(sys.modules.get(path.stem) or load_module(path), name, None)
+    found = getattr(sys.modules.get(module_name(path)) or load_module(path), name, None)
     if not callable(found):
         raise TargetError(f"{path}: no function `{name}`")
     picked: Callable[[str], object] = found
