@@ -48,7 +48,8 @@ class Rule:
     """What an event means: the record of one ``rules/<name>.yaml``.
 
     ``where`` maps a field of the event to the values that select it; ``runtime`` names the observations of
-    ``verify`` that confirm the rule. ``compiled`` is the outcome where Inductor records the code; none: no hazard there. ``message`` and ``help`` may use ``{code}`` and the event's fields.
+    ``verify`` that confirm the rule. ``compiled`` is the outcome where Inductor records the code; none: no hazard
+    there. ``message`` and ``help`` may use ``{code}`` and the event's fields.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """Operators against what an H200 said of their capture and replay (torch 2.11), on torch's own samples.
 
-Every operator with a refused sample and a sixteenth of the others. Samples differ between torch versions: one of another
-shape than the one measured is left out.
+Every operator with a refused sample and a sixteenth of the others. Samples differ between torch versions: one of
+another shape than the one measured is left out.
 """
 
 from __future__ import annotations
