@@ -82,11 +82,12 @@ def test_examples_are_sorted_by_their_marks():
 
 
 def test_a_page_shows_outcome_cure_examples_sources_and_versions():
-    assert page_text(PAGE).splitlines()[:10] == [
+    assert page_text(PAGE).splitlines()[:11] == [
         "host-sync: a device read waits in recorded code",
         "",
         "outcome: capture-error, capture fails with an error",
-        "since:   capturelint 0.1.0, for torch <2.6",
+        "compiled: no hazard where Inductor records the step",
+        "since: capturelint 0.1.0, for torch <2.6",
         "",
         "The host waits.",
         "",

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 from capturelint.errors import SourceError
@@ -66,6 +67,11 @@ def test_a_terminal_gets_colour():
 def test_an_inferred_finding_says_so():
     inferred = Finding("upload", None, "m", (), Outcome.SILENT_WRONG, Confidence.LIKELY)
     assert any(line.startswith("  = likely silently wrong: ") for line in text(report(inferred)))
+
+
+def test_another_outcome_than_the_rules_own_is_said_in_its_own_words():
+    compiled = replace(FINDING, outcome=Outcome.SKIP)
+    assert "  = skip: the step runs without a graph" in text(report(compiled))
 
 
 def test_evidence_is_shown():

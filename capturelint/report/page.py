@@ -195,8 +195,9 @@ def page_text(subject: Page, *, width: int | None = None, every: bool = False) -
         f"outcome: {subject.outcome.value}, {CONSEQUENCES[subject.outcome]}",
     ]
     if subject.rule is not None:
+        lines.append(f"compiled: {compiled(subject.rule)}")
         affected = f", for torch {subject.rule.torch}" if subject.rule.torch else ""
-        lines.append(f"since:   capturelint {subject.rule.since}{affected}")
+        lines.append(f"since: capturelint {subject.rule.since}{affected}")
     lines += ["", *wrapped(subject.why, width)]
     if subject.rule is not None:
         lines += ["", "how to repair it"]
@@ -225,6 +226,8 @@ def page_markdown(subject: Page) -> str:
     """A page for the documentation, with every example."""
     lines = [f"# {subject.name}", "", f"{sentence(subject.summary)}", ""]
     lines += [f"**Outcome:** `{subject.outcome.value}`, {CONSEQUENCES[subject.outcome]}.", ""]
+    if subject.rule is not None:
+        lines += [f"**Under `torch.compile`:** {compiled(subject.rule)}.", ""]
     if subject.rule is not None and subject.rule.torch:
         lines += [f"**Holds for:** torch {subject.rule.torch}.", ""]
     lines += ["## Why", "", subject.why, ""]
@@ -240,6 +243,13 @@ def page_markdown(subject: Page) -> str:
         lines += ["## Sources", "", *(f"- {source}" for source in subject.rule.sources), ""]
         lines += [f"Since capturelint {subject.rule.since}.", ""]
     return "\n".join(lines)
+
+
+def compiled(rule: Rule) -> str:
+    """What becomes of the hazard where Inductor records the step."""
+    if rule.compiled is None:
+        return "no hazard where Inductor records the step"
+    return f"{rule.compiled.value}, {CONSEQUENCES[rule.compiled]}"
 
 
 def sentence(text: str) -> str:
@@ -260,6 +270,7 @@ def page_record(subject: Page) -> dict[str, object]:
         record |= {"event": rule.event.value, "phase": rule.phase.value, "message": rule.message}
         record |= {"help": list(rule.help), "runtime": sorted(kind.value for kind in rule.runtime)}
         record |= {"sources": list(rule.sources), "since": rule.since, "torch": rule.torch}
+        record["compiled"] = rule.compiled.value if rule.compiled else None
     for key, chosen in (("bad", subject.bad), ("good", subject.good), ("missed", subject.missed)):
         record[key] = [{"title": block.title, "code": block.code} for block in chosen]
     return record

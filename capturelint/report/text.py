@@ -155,9 +155,9 @@ def outcome_label(finding: Finding) -> str:
 
 
 def consequence(finding: Finding) -> str:
-    """The first sentence of the rule's ``why``, or what the outcome means in general."""
+    """The first sentence of the rule's ``why``, which speaks of the rule's own outcome; else the outcome's meaning."""
     rule = load_rules().get(finding.rule)
-    if rule is None:
+    if rule is None or finding.outcome is not rule.outcome:
         return CONSEQUENCES[finding.outcome]
     return SENTENCE.split(" ".join(rule.why.split()), maxsplit=1)[0].rstrip(".;:")
 
