@@ -7,6 +7,7 @@ hides what the scheduler says. ``environment.cold`` is the environment that such
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 
@@ -16,11 +17,13 @@ import torch._dynamo
 from capturelint.compiler import breaks, coverage, partitions, skips
 from capturelint.compiler.incompatible import Inspector
 from capturelint.compiler.listen import Ear, Heard, listening
-from capturelint.compiler.report import CompileReport, Coverage
+from capturelint.compiler.report import CompileReport, Coverage, Milliseconds
 
 Inputs = Mapping[str, object]
 Step = Callable[..., object]
 MAX_DEPTH = 8
+STEADY = 3
+"""Calls with the very same inputs before anything is measured: a shape that depends on values may be new."""
 ONLY_ON_A_GPU = (
     "no GPU: skips, partitions and coverage cannot be seen; only operators that Inductor never captures are reported"
 )
@@ -29,8 +32,8 @@ ONLY_ON_A_GPU = (
 def collect(step: Step, make_inputs: Callable[[int], Inputs], device: str, *, num_calls: int = 4) -> CompileReport:
     """Compile ``step`` with ``mode="reduce-overhead"`` and call it until it replays.
 
-    ``make_inputs(n)`` gives fresh tensors for call ``n``. They come at moving addresses for ``num_calls`` calls, then
-    at fixed ones for as many: call 1 warms up, call 2 records, call 3 replays. ``device`` is ``"cuda"`` or ``"cpu"``.
+    ``make_inputs(n)`` gives fresh tensors for call ``n``. They come at moving addresses for ``num_calls`` calls (3 at
+    least: one warms up, one records, one replays), then at fixed ones for as many. ``device``: ``"cuda"`` or ``"cpu"``.
     An exception of the step ends the run and is in the report. ``TORCH_LOGS`` should not be set.
     """
     on_gpu = device.startswith("cuda")
@@ -38,17 +41,21 @@ def collect(step: Step, make_inputs: Callable[[int], Inputs], device: str, *, nu
     torch._dynamo.reset()
     num_breaks = len(torch._dynamo.utils.graph_break_reasons)
     measured: Coverage | None = None
+    times: Milliseconds | None = None
     error: str | None = None
     with listening(to_inductor=on_gpu) as ear, torch.no_grad():
         compiled = compile_step(step, inspector, on_gpu=on_gpu)
         try:
             inputs = run(compiled, make_inputs, num_calls, on_gpu=on_gpu)
             if on_gpu:
-                measured = coverage.measure(partial(call, compiled, inputs, on_gpu=True))
+                steady = partial(call, compiled, inputs, on_gpu=True)
+                times = coverage.time_calls(steady)
+                measured = coverage.measure(steady)
         except Exception as raised:  # noqa: BLE001  the target's own fault is what is reported
             error = tell(raised, ear)
         recorded = anything_recorded() if on_gpu else None
-    return summarise(ear, inspector, num_breaks, on_gpu=on_gpu, measured=measured, error=error, recorded=recorded)
+    report = summarise(ear, inspector, num_breaks, on_gpu=on_gpu, measured=measured, error=error, recorded=recorded)
+    return replace(report, times=times)
 
 
 def compile_step(step: Step, inspector: Inspector, *, on_gpu: bool) -> Step:
@@ -59,15 +66,17 @@ def compile_step(step: Step, inspector: Inspector, *, on_gpu: bool) -> Step:
 
 
 def run(compiled: Step, make_inputs: Callable[[int], Inputs], num_calls: int, *, on_gpu: bool) -> Inputs:
-    """Call the step at moving and at fixed addresses. Returns the inputs at fixed addresses."""
+    """Call the step at moving addresses, at fixed ones, and with fixed values. Returns the inputs of the last calls."""
     alive = []  # an address is free for the next input once its tensor is gone
     for number in range(num_calls):
         alive.append(make_inputs(number))
         call(compiled, alive[-1], on_gpu=on_gpu)
     fixed = make_inputs(num_calls)
-    for number in range(num_calls + 1, 2 * num_calls + 1):
-        call(compiled, fixed, on_gpu=on_gpu)
+    for number in range(num_calls, 2 * num_calls):
         refill(fixed, make_inputs(number))
+        call(compiled, fixed, on_gpu=on_gpu)
+    for _ in range(STEADY if on_gpu else 0):
+        call(compiled, fixed, on_gpu=on_gpu)
     return fixed
 
 

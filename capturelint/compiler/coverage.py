@@ -19,9 +19,10 @@ from typing import TypedDict
 
 import torch
 
-from capturelint.compiler.report import Coverage, OutsideKernel
+from capturelint.compiler.report import Coverage, Milliseconds, OutsideKernel
 from capturelint.logs.matcher import LIBRARY
 
+NUM_TIMED = 50
 GRAPH_LAUNCH = re.compile(r"cu(?:da)?GraphLaunch")
 PYTHON_FRAME = re.compile(r"(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)")
 REPLAY_FRAMES = re.compile(r"torch/cuda/graphs\.py\(\d+\): replay|cudagraph_trees\.py\(\d+\): \w*copy_input\w*")
@@ -46,6 +47,22 @@ class Launch:
     name: str
     thread: int | str
     at: float
+
+
+def time_calls(call: Callable[[], object]) -> Milliseconds:
+    """Times of calls in their steady state, by CUDA events."""
+    pairs = [
+        (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
+        for _ in range(NUM_TIMED)
+    ]
+    for begin, end in pairs:
+        torch.cuda.synchronize()
+        begin.record()
+        call()
+        end.record()
+    torch.cuda.synchronize()
+    times = sorted(begin.elapsed_time(end) for begin, end in pairs)
+    return Milliseconds(times[len(times) // 2], times[round(0.99 * (len(times) - 1))])
 
 
 def measure(call: Callable[[], object]) -> Coverage:

@@ -86,6 +86,8 @@ def summary(report: CompileReport) -> tuple[str, ...]:
         lines.append(f"the compiled step fails: {report.error}")
     if report.coverage is not None:
         lines += coverage_lines(report.coverage)
+    if report.times is not None:
+        lines.append(f"{report.times.p50:.3f} ms a step (p50), {report.times.p99:.3f} ms (p99)")
     return tuple(f"compiled: {line}" for line in lines)
 
 

@@ -78,6 +78,14 @@ class Coverage:
 
 
 @dataclass(frozen=True, slots=True)
+class Milliseconds:
+    """Time of one steady-state step on the device."""
+
+    p50: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True)
 class Partitions:
     """What the scheduler made of one compiled graph."""
 
@@ -99,6 +107,7 @@ class CompileReport:
     overwritten: tuple[CompileEvent, ...] = ()
     partitioned: tuple[Partitions, ...] = ()
     coverage: Coverage | None = None
+    times: Milliseconds | None = None
     partial: tuple[str, ...] = ()
     error: str | None = None
 
@@ -127,6 +136,7 @@ class CompileReport:
             **{name: [event_json(event) for event in getattr(self, name)] for name in LISTS},
             "partitioned": [[split.num_partitions, split.num_cudagraphable] for split in self.partitioned],
             "coverage": asdict(self.coverage) if self.coverage else None,
+            "step_ms": asdict(self.times) if self.times else None,
             "partial": list(self.partial),
             "error": self.error,
         }
@@ -154,6 +164,7 @@ def from_json(record: Mapping[str, Any]) -> CompileReport:
         **{name: tuple(CompileEvent(kind, **event) for event in record[name]) for name, kind in LISTS.items()},
         partitioned=tuple(Partitions(*split) for split in record["partitioned"]),
         coverage=coverage,
+        times=Milliseconds(**record["step_ms"]) if record["step_ms"] else None,
         partial=tuple(record["partial"]),
         error=record["error"],
     )

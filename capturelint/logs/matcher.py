@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
@@ -58,6 +59,7 @@ MAX_TO_TRACEBACK = 20
 """Lines between an exception's last frame and a line that belongs to it: its message, and advice such as
 ``Compile with TORCH_USE_CUDA_DSA``."""
 MAX_REASON = 12
+MAX_KNOWN_TEXTS = 1024
 MAX_STRAYS = 3
 """Unindented lines of an exception's text before ``from user code:``."""
 
@@ -93,6 +95,8 @@ class Matcher:
     def __init__(self, messages: Sequence[Message]) -> None:
         self.messages = messages
         self.literals = fewest_literals(messages)
+        # Ranks repeat each other, and a log repeats itself.
+        self.match_text = lru_cache(MAX_KNOWN_TEXTS)(self.match_new_text)
 
     def find(self, page: Page, path: Path) -> Iterator[LogFinding]:
         """Every finding of a page, in line order."""
@@ -116,7 +120,10 @@ class Matcher:
 
     def first_match(self, record: Record) -> tuple[Message, re.Match[str]] | None:
         """The first message, in the file's order, that stands in the record."""
-        text = record.text
+        return self.match_text(record.text)
+
+    def match_new_text(self, text: str) -> tuple[Message, re.Match[str]] | None:
+        """The first message that stands in a text not seen lately."""
         for message in self.messages:
             if any(literal in text for literal in message.literals) and (match := message.pattern.search(text)):
                 return message, match
