@@ -56,7 +56,7 @@ def test_a_hang_during_capture_is_a_timeout_at_its_line(verified):
 
 
 def test_memory_beyond_the_limit_is_the_buckets_verdict(verified):
-    report = verified("step:memory:1", (1, 2), memory_gib=2.0)
+    report = verified("step:memory:1", (1, 2), memory_gib=1.0)
     assert [bucket.verdict for bucket in report.buckets] == [Verdict.OUT_OF_MEMORY, Verdict.OK]
     assert report.notes[-1] == "batch 2 is the largest that fits"
 

@@ -18,6 +18,7 @@ import torch
 
 from capturelint.errors import TargetError
 from capturelint.runtime.outputs import flatten
+from capturelint.runtime.project import project_roots
 from capturelint.runtime.static_cache import StaticCache, WatchingCache
 from capturelint.runtime.target import Inputs, Target
 
@@ -90,7 +91,7 @@ def model_target(build: Callable[[str], object], path: Path, max_length: int) ->
         token = torch.randint(0, vocabulary[0], (batch, 1), generator=generator)
         return {"token": token.to(device), "position": torch.tensor([step], device=device)}
 
-    return Target(build_state, inputs, decode, (path.parent.resolve(),), prepare)
+    return Target(build_state, inputs, decode, project_roots(path), prepare)
 
 
 def vocabulary_of(model: torch.nn.Module, path: Path) -> int:

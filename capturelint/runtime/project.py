@@ -16,6 +16,7 @@ from types import FrameType, TracebackType
 from capturelint.runtime.observations import Spot
 
 FOREIGN = ("site-packages", "dist-packages")
+MARKS = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,13 @@ class Project:
     def raised_at(self, error: BaseException) -> tuple[Spot, ...]:
         """The target's lines in a traceback, entry first, with columns where Python knows them."""
         return tuple(spot for spot in traceback_spots(error.__traceback__) if self.owns(spot.path))
+
+
+def project_roots(target: Path) -> tuple[Path, ...]:
+    """The target's folder and the project around it: a decode step in ``tests`` runs the code in ``src``."""
+    folder = target.resolve().parent
+    around = next((each for each in (folder, *folder.parents) if any((each / mark).exists() for mark in MARKS)), folder)
+    return (folder,) if around == folder else (folder, around)
 
 
 def name_of(frame: FrameType) -> str:

@@ -18,7 +18,7 @@ from capturelint.runtime.capture import Captured, Pool
 from capturelint.runtime.channel import Channel
 from capturelint.runtime.observations import BucketResult, Floor, Machine
 from capturelint.runtime.probes import Kept, interleaved, probed
-from capturelint.runtime.project import Project
+from capturelint.runtime.project import Project, project_roots
 from capturelint.runtime.protocol import Done, Fault, Plan, Stage
 from capturelint.runtime.target import Target, is_model_only, load_module, plain_target
 from capturelint.runtime.witness import is_out_of_memory
@@ -27,7 +27,7 @@ from capturelint.vocabulary import Verdict
 
 def run_plan(plan: Plan, machine: Machine, channel: Channel) -> None:
     """Verify every bucket of a plan, until one leaves the process unfit."""
-    project = Project((Path(plan.target).resolve().parent,))
+    project = Project(project_roots(Path(plan.target)))
     with faults_sent(channel, project):
         if plan.driver is not None:
             from capturelint.runtime.driver import run_driver

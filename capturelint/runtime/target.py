@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 from capturelint.errors import TargetError
+from capturelint.runtime.project import project_roots
 
 Inputs = Mapping[str, object]
 
@@ -62,7 +63,7 @@ def plain_target(module: ModuleType, path: Path) -> Target:
             f"{path}: no {' and no '.join(f'`{name}`' for name in missing)}; a target defines build(device), "
             f"inputs(batch, step, device) and step(state, **inputs) (found {defined})"
         )
-    return Target(module.build, module.inputs, module.step, (path.parent.resolve(),))
+    return Target(module.build, module.inputs, module.step, project_roots(path))
 
 
 def pick(path: Path, name: str) -> Callable[[str], object]:

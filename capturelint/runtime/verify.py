@@ -16,6 +16,7 @@ from capturelint.errors import DeviceError, TargetError
 from capturelint.finding import Finding
 from capturelint.runtime.blame import Suspects, blame
 from capturelint.runtime.observations import BucketResult, Floor, Machine, Observation, Spot
+from capturelint.runtime.project import Project, project_roots
 from capturelint.runtime.protocol import Done, Fault, Message, Plan, Progress, Stage
 from capturelint.runtime.supervise import Ended, listen, started
 from capturelint.vocabulary import ObservationKind, Verdict
@@ -207,16 +208,9 @@ def quoted(output: str) -> str:
 
 
 def target_spots(spots: tuple[Spot, ...], target: str) -> tuple[Spot, ...]:
-    """The lines of a stack that belong to the target's folder."""
-    root = Path(target).resolve().parent
-    owned = [
-        spot
-        for spot in spots
-        if Path(spot.path).is_relative_to(root)
-        and "site-packages" not in Path(spot.path).parts
-        and not Path(spot.path).is_relative_to(Path(__file__).parents[1])
-    ]
-    return tuple(owned)
+    """The lines of a stack that belong to the target's project."""
+    project = Project(project_roots(Path(target)))
+    return tuple(spot for spot in spots if project.owns(spot.path))
 
 
 def retrace(ledger: Ledger, limits: Limits, tell: Callable[[Progress], None]) -> None:
