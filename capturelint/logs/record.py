@@ -180,5 +180,6 @@ def peel_glog(record: Record, glog: re.Match[str]) -> Record:
         compile_id = compile_id or tag["compile"] or ""
         text = text[tag.end() :]
     if text.startswith('{"') and text.endswith("}"):
-        return replace(record, text=text, source="trace", message=glog.group())
-    return replace(record, text=text, source=f"{glog['pid']} {glog['file']} {compile_id}", message=glog.group())
+        return Record(record.line, text, record.writer, "trace", glog.group(), record.logged_rank)
+    source = f"{glog['pid']} {glog['file']} {compile_id}"
+    return Record(record.line, text, record.writer, source, glog.group(), record.logged_rank)

@@ -7,6 +7,7 @@ reason agree, numbers in the reason aside.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -20,17 +21,19 @@ Key = tuple[str, Path, int | None, str, str]
 
 def tally(findings: Iterable[LogFinding]) -> list[LogFinding]:
     """At most ``MAX_LISTED`` findings of each message, in the order given; the last one's ``count`` has the rest."""
-    listed: dict[Key, list[int]] = {}
+    num_listed = Counter[Key]()
+    last: dict[Key, int] = {}
+    more = Counter[int]()
     kept: list[LogFinding] = []
     for finding in findings:
-        places = listed.setdefault(key(finding), [])
-        if len(places) < MAX_LISTED:
-            places.append(len(kept))
+        message = key(finding)
+        if num_listed[message] < MAX_LISTED:
+            num_listed[message] += 1
+            last[message] = len(kept)
             kept.append(finding)
         else:
-            last = places[-1]
-            kept[last] = replace(kept[last], count=kept[last].count + 1)
-    return kept
+            more[last[message]] += 1
+    return [replace(finding, count=1 + more[at]) for at, finding in enumerate(kept)]
 
 
 def key(finding: LogFinding) -> Key:
