@@ -1,3 +1,4 @@
+import itertools
 import sysconfig
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def test_an_installed_package_may_be_the_target(tmp_path):
 
 def chained(*errors):
     """The last error, raised while the one before was handled, and so on."""
-    for before, after in zip(errors, errors[1:], strict=False):
+    for before, after in itertools.pairwise(errors):
         after.__context__ = before
     return errors[-1]
 

@@ -233,7 +233,7 @@ def render(
     """The report in the format asked for."""
     from capturelint.report import render as render_findings
     from capturelint.report.verify_json import render_verify_json
-    from capturelint.report.verify_text import as_check, render_verify_text
+    from capturelint.report.verify_text import as_check, last_line, render_verify_text
 
     match form:
         case Format.JSON:
@@ -241,6 +241,9 @@ def render(
         case Format.TEXT:
             width = terminal_width() if terminal else None
             return render_verify_text(report, source_lines, terminal, width, quiet)
+        case Format.CONCISE:
+            lines = render_findings(as_check(report), form, read=source_lines, quiet=True)
+            return lines if quiet else f"{lines}{last_line(report)}\n"
         case _:
             return render_findings(as_check(report), form, read=source_lines, quiet=quiet)
 
