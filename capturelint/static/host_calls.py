@@ -538,6 +538,8 @@ def call_bound(
         for value in [*args, *kwargs.values()] if name == "format" else []:
             torch_calls.formatted(vm, value, node)
         return Text()
+    if name == "bit_length" and (known := int_constant(owner)) is not None:
+        return Const(known.bit_length(), deps_of(owner))
     if isinstance(owner, (Const, Number)):
         return Number(varies_of(owner), deps_of(owner)) if name in ("bit_length", "is_integer", "item") else Number()
     return UNKNOWN

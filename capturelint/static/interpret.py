@@ -358,9 +358,13 @@ class Interpreter:
         if truth is Truth.FALSE:
             self.narrow(node.test, scope, False)
             return self.run(node.orelse, scope)
+        if truth is Truth.HOST and self.deep():
+            self.narrow(node.test, scope, False)
+            return self.run(node.orelse, scope)
         before = self.save(scope)
         arrived: list[State] = []
         marks: list[int] = []
+        leaving = self.num_exits()
         for side, outcome in ((node.body, True), (node.orelse, False)):
             marks.append(len(self.log))
             self.restore(scope, before)
@@ -371,10 +375,23 @@ class Interpreter:
         if truth is Truth.HOST:
             self.settle_sides(*marks)
         if truth is Truth.STEP:
-            left = len(arrived) < 2
+            left = self.num_exits() > leaving  # a side that only raises records nothing else
             if left or self.step.work > work or self.tensors_differ(arrived):
                 self.report_varying(value, node.test, "branch")
         return self.merge(scope, arrived)
+
+    def num_exits(self) -> int:
+        """How many returns, breaks and continues the running call has seen."""
+        call = self.stack[-1]
+        return len(call.returns) + sum(map(len, call.breaks)) + sum(map(len, call.continues))
+
+    def deep(self) -> bool:
+        """True behind so many unknown conditions that one side has to do for the next one.
+
+        Both sides of ten nested switches are a thousand paths, and nothing that is found there is shown. A switch that
+        nobody knows is taken to be off.
+        """
+        return self.doubt >= (1 if self.phase is Phase.SET_UP else MAX_DOUBT)
 
     def tensors_differ(self, states: list[State]) -> bool:
         """True where two paths leave different tensors in local names."""

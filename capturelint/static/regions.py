@@ -199,14 +199,20 @@ def compiled_functions(argument: ast.expr, module: Module) -> Iterator[FunctionD
             for definition in module.classes.values():
                 if name in definition.methods:
                     yield definition.methods[name]
+        case ast.Attribute(attr=name):
+            for value in assigned_values(name, module):
+                yield from built_forward(value, module)
         case _:
             yield from built_forward(argument, module)
 
 
 def assigned_values(name: str, module: Module) -> Iterator[ast.expr]:
-    """What is assigned to a name anywhere in a module."""
+    """What is assigned to a name, or to an attribute of that name, anywhere in a module."""
     for node in ast.walk(module.tree):
-        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
+        if isinstance(node, ast.Assign) and any(
+            (isinstance(t, ast.Name) and t.id == name) or (isinstance(t, ast.Attribute) and t.attr == name)
+            for t in node.targets
+        ):
             yield node.value
 
 

@@ -156,7 +156,7 @@ def result(
     rank: int | None = None,
     kind: Kind | None = None,
     **more: object,
-) -> Value:
+) -> Tensor:
     """A new tensor computed from operands: on the device where one operand is."""
     flat = flatten(vm, operands)
     tensors = tensors_in(flat)
@@ -730,8 +730,8 @@ def shaped(
     if "pair" in sorts:
         return pair(vm, name, lead, operands, dim, kwargs, node)
     if "parts" in sorts:
-        part = result(vm, operands, node, rank - 1 if name == "unbind" and rank else None if name == "unbind" else rank)
-        part = as_view(part, lead)
+        inner = (rank - 1 if rank else None) if name == "unbind" else rank
+        part = as_view(result(vm, operands, node, inner), lead)
         count = int_constant(args[1]) if name in ("chunk", "tensor_split") and len(args) > 1 else None
         return Sequence((part,) * count) if count and count <= 8 else Sequence(None, part)
     if "reduce" in sorts:
@@ -769,12 +769,15 @@ def shaped(
         if name.endswith("_like"):
             return like(vm, name, lead, args, kwargs)
         made = result(vm, operands, node, rank, kind or lead.kind)
+        if name in NON_NEGATIVE:
+            made = replace(made, negative=False)
         return as_view(made, lead) if name in VIEWS else made
     if len(flat) == 1 and name not in ("where",):
         return result(vm, operands, node, None, kind)
     ranks = [t.rank for t in flat]
     widest = None if None in ranks or not ranks else max(r for r in ranks if r is not None)
-    return result(vm, operands, node, widest if name in BROADCAST else None, kind)
+    made = result(vm, operands, node, widest if name in BROADCAST else None, kind)
+    return replace(made, negative=False) if name in NON_NEGATIVE else made
 
 
 def chosen_kind(left: Value, right: Value) -> Kind:
@@ -786,6 +789,8 @@ def chosen_kind(left: Value, right: Value) -> Kind:
 
 
 CONCATENATIONS = frozenset({"cat", "concat", "concatenate", "vstack", "hstack", "dstack", "row_stack", "column_stack"})
+NON_NEGATIVE = frozenset({"abs", "clamp", "clamp_min", "relu", "where", "masked_fill", "maximum", "square"})
+"""Operations by which code replaces the negative slots of padded rows."""
 VIEWS = frozenset(
     [
         "transpose",
