@@ -179,6 +179,21 @@ def test_memory_in_use_is_never_given_away():
     assert out[0].item() == 2.0
 
 
+def test_memory_of_a_dropped_graph_is_still_in_use():
+    table = torch.ones(64, device="cuda")
+    captured(lambda: table * 2)
+    graph, out = captured(lambda: table * 3)
+    others = [torch.full((64,), 7.0, device="cuda") for _ in range(3)]
+    graph.replay()
+    assert (out[0].item(), table[0].item(), [other[0].item() for other in others]) == (3.0, 1.0, [7.0] * 3)
+
+
+def test_a_dropped_graph_is_forgotten(device):
+    table = torch.ones(64, device="cuda")
+    captured(lambda: table * 2)
+    assert device.ledger.entries == {}
+
+
 @pytest.mark.parametrize(
     ("step", "kind"),
     [

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from capturelint.emulator.generators import address_of
 from capturelint.emulator.recording import Recording
+from capturelint.emulator.refusal import CaptureRefused
 
 if TYPE_CHECKING:
     from capturelint.emulator.generators import DeviceGenerator
@@ -56,9 +57,13 @@ class EmulatedGraph:
             if recording.refused is not None:
                 raise recording.previous("CUDAGraph.capture_end")
             recording.must_be_joined()
+        except CaptureRefused:
+            recording.undo()
+            recording.release()
+            raise
         finally:
             self.machine.recording = None
-            recording.undo()
+        recording.undo()
         self.recording = recording
 
     def instantiate(self) -> None:

@@ -50,8 +50,8 @@ class Ledger:
         for alias in aliases:
             storage = untyped_storage(alias)
             storage._capturelint_held -= 1  # type: ignore[attr-defined]
-            if storage._capturelint_held == 1:  # type: ignore[attr-defined]
-                self.entries.pop(storage._cdata, None)
+            if storage._capturelint_held == 1 and self.entries.pop(storage._cdata, None):  # type: ignore[attr-defined]
+                storage._capturelint_held = 0  # type: ignore[attr-defined]
 
     def watch(self, tensor: torch.Tensor, pool: object) -> None:
         """Notice when the storage of ``tensor`` is freed."""
