@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from capturelint.static import calls
+from capturelint.static import calls, classes
 from capturelint.static.homes import Object, Sort, Store, fresh_tensors, tensors_of
 from capturelint.static.index import ClassDef, FunctionDef
 from capturelint.static.values import (
@@ -342,7 +342,7 @@ def bound(vm: Interpreter, owner: Value, member: object, holder: ClassDef, node:
 def field_value(vm: Interpreter, member: ast.Assign | ast.AnnAssign, holder: ClassDef) -> Value:
     """A class-level assignment."""
     if member.value is None:
-        return calls.annotated(vm, member.annotation, holder.module) if isinstance(member, ast.AnnAssign) else UNKNOWN
+        return classes.annotated(vm, member.annotation, holder.module) if isinstance(member, ast.AnnAssign) else UNKNOWN
     return vm.quiet_eval(member.value, Scope(holder.module))
 
 

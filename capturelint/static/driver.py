@@ -318,6 +318,3 @@ def judge_store(vm: Interpreter, store: Store) -> None:
     elif store.old == NONE and isinstance(store.home.key, str):
         sure = Confidence.POSSIBLE if store.doubt else Confidence.LIKELY
         vm.emit(EventKind.LAZY_INIT, store.site, "first-use", sure, name=str(store.home))
-
-
-__all__ = ["Driver", "Facts", "finish_step"]

@@ -14,7 +14,6 @@ from enum import Enum
 from capturelint.static.events import Site
 from capturelint.static.index import ClassDef
 from capturelint.static.values import (
-    UNKNOWN,
     Const,
     Home,
     Number,
@@ -23,7 +22,6 @@ from capturelint.static.values import (
     Tensor,
     Union,
     Value,
-    deps_of,
     is_number,
     join,
     varies_of,
@@ -305,18 +303,3 @@ def numbers_differ(old: Value, new: Value) -> bool:
     if isinstance(old, Const) and isinstance(new, Const):
         return old.value != new.value
     return old != new or varies_of(new) is Varies.PER_STEP
-
-
-__all__ = [
-    "UNKNOWN",
-    "Heap",
-    "Object",
-    "Objects",
-    "Sort",
-    "Step",
-    "Store",
-    "deps_of",
-    "fresh_tensors",
-    "homes_in",
-    "numbers_differ",
-]

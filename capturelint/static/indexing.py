@@ -10,7 +10,7 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeGuard
 
-from capturelint.static import attributes, torch_calls
+from capturelint.static import attributes, results, torch_calls
 from capturelint.static.homes import Object, Sort
 from capturelint.static.index import ClassDef
 from capturelint.static.values import (
@@ -33,7 +33,7 @@ from capturelint.static.values import (
     tensor_in,
     union,
 )
-from capturelint.vocabulary import Confidence, EventKind, Varies
+from capturelint.vocabulary import Confidence, EventKind
 
 if TYPE_CHECKING:
     from capturelint.static.interpret import Interpreter
@@ -141,7 +141,7 @@ def tensor_item(vm: Interpreter, tensor: Tensor, index: Value, node: ast.Subscri
     lists = [part for part in parts if isinstance(part, Ref)]
     rank = indexed_rank(tensor, parts)
     if advanced or lists:
-        return torch_calls.result(vm, [tensor, *parts], node, rank, tensor.kind)
+        return results.result(vm, [tensor, *parts], node, rank, tensor.kind)
     narrowed = any(not whole(part) for part in parts)
     if vm.driver is not None and isinstance(parts[0], Slice):
         vm.driver.on_rows(vm, tensor, int_constant(parts[0].stop))
@@ -310,6 +310,3 @@ def single_element(tensor: Tensor, parts: list[Value]) -> bool:
         return False
     numbers = [part for part in parts if isinstance(part, Number) or int_constant(part) is not None]
     return len(numbers) == len(parts) == tensor.rank
-
-
-__all__ = ["Varies", "load", "store"]

@@ -12,15 +12,17 @@ import ast
 import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TypeAlias
 
 from capturelint.catalog import Operations
 from capturelint.place import Frame
-from capturelint.static import attributes, calls, indexing, torch_calls
+from capturelint.static import attributes, calls, classes, indexing, managers, results, torch_calls
+from capturelint.static.driver import Driver
 from capturelint.static.events import Event, Site
-from capturelint.static.homes import Heap, Object, Objects, Sort, Step
+from capturelint.static.homes import Heap, Object, Sort, Step
 from capturelint.static.index import ClassDef, FunctionDef, Import, Index, Module
+from capturelint.static.state import Call, State, Stream
 from capturelint.static.values import (
     NONE,
     UNKNOWN,
@@ -93,36 +95,6 @@ COMPARE: dict[type[ast.cmpop], Callable[..., object]] = {
 }
 
 
-@dataclass(slots=True)
-class Call:
-    """One function call in progress: what it returns, yields, and where its loops leave."""
-
-    name: str
-    module: Module
-    node: ast.AST | None
-    definition: object
-    returns: list[tuple[Value, Objects]] = field(default_factory=list)
-    yields: list[Value] = field(default_factory=list)
-    breaks: list[list[State]] = field(default_factory=list)
-    continues: list[list[State]] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """The local names and the heap at one point."""
-
-    names: dict[str, Value]
-    objects: Objects
-
-
-@dataclass(slots=True)
-class Stream:
-    """Device work put on a side stream while recording, until the recording stream waits for it."""
-
-    site: Site
-    joined: bool = False
-
-
 class Interpreter:
     """The machine: heap, phase, call stack, and the events so far."""
 
@@ -154,7 +126,7 @@ class Interpreter:
         self.side_streams: dict[object, Stream] = {}
         self.stream_stack: list[Value] = []
         self.autocast: Site | None = None
-        self.driver: calls.Driver | None = None
+        self.driver: Driver | None = None
 
     # ---------------------------------------------------------------- places and events
 
@@ -314,7 +286,7 @@ class Interpreter:
         left, right = self.eval(load, scope), self.eval(node.value, scope)
         tensor = tensor_in(left)
         if tensor is not None:
-            torch_calls.operate(self, node, [left, right], in_place=tensor)
+            results.operate(self, node, [left, right], in_place=tensor)
             if not isinstance(node.target, ast.Subscript):
                 self.assign(node.target, left, scope, node, same=True)
             else:
@@ -349,7 +321,7 @@ class Interpreter:
         """Both sides where the condition is not known, one where it is."""
         value = self.eval(node.test, scope)
         if any(isinstance(option, CaptureQuery) for option in options(value)) and self.recording:
-            return calls.run_capture_query(self, node, value, scope, rest)
+            return managers.run_capture_query(self, node, value, scope, rest)
         work = self.step.work
         truth = self.truth(value, node.test, "if", report_step=False)
         if truth is Truth.TRUE:
@@ -410,7 +382,7 @@ class Interpreter:
         if items is not None:
             for item in items:
                 self.assign(node.target, item, scope, node)
-                with calls.in_loop(self):
+                with managers.in_loop(self):
                     alive = self.run(node.body, scope)
                 alive = self.after_body(scope, alive)
                 if not alive:
@@ -420,7 +392,7 @@ class Interpreter:
             for again in (False, True):
                 before = self.save(scope)
                 self.assign(node.target, element, scope, node)
-                with calls.in_loop(self):
+                with managers.in_loop(self):
                     alive = self.run(node.body, scope)
                 alive = self.after_body(scope, alive)
                 if again or not alive:
@@ -441,7 +413,7 @@ class Interpreter:
             truth = self.truth(self.eval(node.test, scope), node.test, "while")
             if truth is Truth.FALSE:
                 break
-            with self.uncertain(truth), calls.in_loop(self):
+            with self.uncertain(truth), managers.in_loop(self):
                 alive = self.run(node.body, scope)
             alive = self.after_body(scope, alive)
             self.merge(scope, [before, self.save(scope)] if alive else [before])
@@ -474,7 +446,7 @@ class Interpreter:
 
     def run_with(self, node: ast.With | ast.AsyncWith, scope: Scope) -> bool:
         """Context managers: capture regions, streams, devices, and the ones that change nothing."""
-        return calls.run_with(self, node, scope)
+        return managers.run_with(self, node, scope)
 
     run_asyncfor = run_for
     run_asyncwith = run_with
@@ -639,7 +611,7 @@ class Interpreter:
             case Ref():
                 return attributes.element(self, value)
             case Tensor():
-                return torch_calls.row(self, value)
+                return results.row(self, value)
             case _:
                 return UNKNOWN
 
@@ -837,7 +809,7 @@ class Interpreter:
             if Truth.FALSE in truths:
                 continue
             exact = exact and all(truth is Truth.TRUE for truth in truths)
-            with calls.in_loop(self):
+            with managers.in_loop(self):
                 exact = self.comprehend(rest, elt, scope, results) and exact
         return exact
 
@@ -874,7 +846,7 @@ class Interpreter:
         if query is not None:
             return query
         if tensor_in(left) is not None or tensor_in(right) is not None:
-            return torch_calls.operate(self, node, [left, right], matmul=isinstance(op, ast.MatMult), op=op)
+            return results.operate(self, node, [left, right], matmul=isinstance(op, ast.MatMult), op=op)
         a, b = constant(left), constant(right)
         if a is not Const and b is not Const:
             return self.fold(BINARY.get(type(op)), a, b, deps_of(left) | deps_of(right))
@@ -946,7 +918,7 @@ class Interpreter:
         if isinstance(node.op, ast.Not):
             return self.negate(value, node.operand)
         if tensor_in(value) is not None:
-            return torch_calls.operate(self, node, [value], op=node.op)
+            return results.operate(self, node, [value], op=node.op)
         known = constant(value)
         if isinstance(known, (int, float)):
             if isinstance(node.op, ast.Invert):
@@ -1039,7 +1011,7 @@ class Interpreter:
             case _:
                 pass
         if tensor_in(left) is not None or tensor_in(right) is not None:
-            return torch_calls.operate(self, node, [left, right], compare=True)
+            return results.operate(self, node, [left, right], compare=True)
         a, b = constant(left), constant(right)
         if a is not Const and b is not Const:
             folded = self.fold(COMPARE.get(type(op)), a, b, deps_of(left) | deps_of(right))
@@ -1232,7 +1204,7 @@ class Interpreter:
                 self.keep(left, scope, lambda option: (option == NONE) is keep_none)
             case ast.Call(func=ast.Name(id="isinstance"), args=[subject, wanted]):
                 kind = self.eval(wanted, scope)
-                self.keep(subject, scope, lambda option: calls.is_instance(self, option, kind) in (None, outcome))
+                self.keep(subject, scope, lambda option: classes.is_instance(self, option, kind) in (None, outcome))
             case ast.Name() | ast.Attribute():
                 falsy = not outcome
                 self.keep(

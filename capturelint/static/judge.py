@@ -18,7 +18,7 @@ from packaging.version import InvalidVersion, Version
 from capturelint.catalog import Rule
 from capturelint.finding import Finding
 from capturelint.static.events import Event
-from capturelint.vocabulary import Confidence, Outcome, Varies
+from capturelint.vocabulary import Confidence
 
 MAX_CODE = 48
 SUPPORTED = tuple(Version(f"2.{minor}") for minor in range(6, 40))
@@ -29,7 +29,9 @@ OLDER = tuple(Version(f"{major}.{minor}") for major, minor in [(1, 13), *((2, mi
 class Predicate(Protocol):
     """Whether a rule speaks of an event that its record selects."""
 
-    def __call__(self, event: Event) -> bool: ...
+    def __call__(self, event: Event) -> bool:
+        """True where it does."""
+        ...
 
 
 def judge(events: Iterable[Event], rules: Mapping[str, Rule], torch: str | None) -> list[Finding]:
@@ -133,6 +135,3 @@ def predicate_for(name: str) -> Predicate | None:
         return None
     accepts: Predicate = importlib.import_module(module).accepts
     return accepts
-
-
-__all__ = ["Outcome", "Varies", "judge"]

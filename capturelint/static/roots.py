@@ -11,13 +11,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from capturelint.catalog import Operations
-from capturelint.static import calls
+from capturelint.static import classes
 from capturelint.static.driver import Driver, Facts, finish_step
 from capturelint.static.events import Event
 from capturelint.static.homes import Sort, Step
 from capturelint.static.index import ClassDef, FunctionDef, Index, Module
-from capturelint.static.interpret import Call, Interpreter
+from capturelint.static.interpret import Interpreter
 from capturelint.static.regions import CACHE_WORDS, Entry, EntryKind
+from capturelint.static.state import Call
 from capturelint.static.values import (
     NONE,
     UNKNOWN,
@@ -281,7 +282,7 @@ def function_step(stage: Stage, vm: Interpreter, entry: Entry) -> Prepared | Non
     names = [argument.arg for argument in definition.node.args.args]
     args: list[Value] = []
     if definition.owner is not None and names[:1] in (["self"], ["cls"]):
-        owner = calls.instance_of(vm, definition.owner)
+        owner = classes.instance_of(vm, definition.owner)
         function = Method(function, owner)
         names = names[1:]
     kwargs = {
@@ -314,7 +315,7 @@ def parameters(stage: Stage, vm: Interpreter, definition: FunctionDef) -> Iterat
 
 def described(vm: Interpreter, argument: ast.arg, module: Module) -> Value:
     """What a parameter's annotation, or where there is none its name, says."""
-    value = UNKNOWN if argument.annotation is None else calls.annotated(vm, argument.annotation, module)
+    value = UNKNOWN if argument.annotation is None else classes.annotated(vm, argument.annotation, module)
     if (
         isinstance(value, Number)
         and argument.arg in COUNTERS
@@ -345,7 +346,7 @@ def bound_type(stage: Stage, vm: Interpreter, name: str) -> Value | None:
     module_name, _, class_name = target.partition(":")
     module = stage.index.find(module_name)
     found = vm.global_name(class_name, module) if module is not None else UNKNOWN
-    return calls.instance_of(vm, found.definition) if isinstance(found, Class) else None
+    return classes.instance_of(vm, found.definition) if isinstance(found, Class) else None
 
 
 # -------------------------------------------------------------------- drivers
@@ -386,4 +387,4 @@ def run_root(stage: Stage, vm: Interpreter, entry: Entry) -> None:
 
 def owner_of(vm: Interpreter, definition: ClassDef) -> Value:
     """The instance whose method captures."""
-    return calls.instance_of(vm, definition)
+    return classes.instance_of(vm, definition)

@@ -1,0 +1,231 @@
+"""Building instances: by running ``__init__``, from dataclass fields, or from an annotation that promises one."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from capturelint.static import attributes, nn_calls, python_calls
+from capturelint.static.homes import Object, Sort
+from capturelint.static.index import ClassDef, FunctionDef, Module
+from capturelint.static.values import (
+    NONE,
+    UNKNOWN,
+    Class,
+    Const,
+    External,
+    Function,
+    Kind,
+    Memory,
+    Number,
+    Ref,
+    Scope,
+    Sequence,
+    Tensor,
+    Text,
+    Value,
+    join,
+    union,
+)
+from capturelint.vocabulary import Confidence, Phase
+
+if TYPE_CHECKING:
+    from capturelint.static.interpret import Interpreter
+
+TENSOR_TYPES = {
+    "Tensor": Kind.UNKNOWN,
+    "LongTensor": Kind.INT,
+    "IntTensor": Kind.INT,
+    "FloatTensor": Kind.FLOAT,
+    "BoolTensor": Kind.BOOL,
+    "HalfTensor": Kind.FLOAT,
+    "BFloat16Tensor": Kind.FLOAT,
+}
+
+
+def annotated(vm: Interpreter, annotation: ast.expr, module: Module, depth: int = 0) -> Value:
+    """A value of an annotated type: likely, since annotations are promises."""
+    if depth > 3:
+        return UNKNOWN
+    match annotation:
+        case ast.Constant(value=str() as text):
+            try:
+                return annotated(vm, ast.parse(text, mode="eval").body, module, depth + 1)
+            except SyntaxError:
+                return UNKNOWN
+        case ast.Constant(value=None):
+            return NONE
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return join(annotated(vm, left, module, depth + 1), annotated(vm, right, module, depth + 1))
+        case ast.Subscript(value=base, slice=inner):
+            return generic(vm, ast.unparse(base).rpartition(".")[2], inner, module, depth)
+        case ast.Name() | ast.Attribute():
+            return named_type(vm, annotation, module)
+        case _:
+            return UNKNOWN
+
+
+def generic(vm: Interpreter, base: str, inner: ast.expr, module: Module, depth: int) -> Value:
+    """``Optional[T]``, ``list[T]``, ``tuple[T, ...]``."""
+    arguments = inner.elts if isinstance(inner, ast.Tuple) else [inner]
+    if base in ("Optional", "Union"):
+        return union([annotated(vm, a, module, depth + 1) for a in arguments] + ([NONE] if base == "Optional" else []))
+    if base in ("list", "List", "Sequence", "Iterable"):
+        return vm.new_list(Sequence(None, annotated(vm, arguments[0], module, depth + 1)))
+    if base in ("tuple", "Tuple"):
+        if len(arguments) == 2 and isinstance(arguments[1], ast.Constant) and arguments[1].value is Ellipsis:
+            return Sequence(None, annotated(vm, arguments[0], module, depth + 1))
+        return Sequence(tuple(annotated(vm, a, module, depth + 1) for a in arguments))
+    if base in ("dict", "Dict") and len(arguments) == 2:
+        return vm.heap.new(Object(Sort.DICT, element=annotated(vm, arguments[1], module, depth + 1), opaque=True))
+    if base in ("Annotated", "Final", "ClassVar"):
+        return annotated(vm, arguments[0], module, depth + 1)
+    return UNKNOWN
+
+
+def named_type(vm: Interpreter, annotation: ast.expr, module: Module) -> Value:
+    """A plain type."""
+    name = ast.unparse(annotation)
+    bare = name.rpartition(".")[2]
+    if bare in TENSOR_TYPES:
+        return Tensor(Memory.DEVICE, None, TENSOR_TYPES[bare], Confidence.LIKELY, ident=vm.ident())
+    if name in ("int", "float", "bool"):
+        return Number()
+    if name == "str":
+        return Text()
+    value = vm.quiet_eval(annotation, Scope(module))
+    return instance_of(vm, value.definition) if isinstance(value, Class) else UNKNOWN
+
+
+def instance_of(vm: Interpreter, definition: ClassDef) -> Value:
+    """An instance that somebody else built: its ``__init__`` run on what the annotations say."""
+    present = vm.instances.get(definition)
+    if present is not None:
+        return present
+    vm.instances[definition] = UNKNOWN
+    phase, vm.phase = vm.phase, Phase.SET_UP
+    assuming, vm.assuming = vm.assuming, True
+    step, vm.heap.step = vm.heap.step, 0
+    driver, vm.driver = vm.driver, None
+    default = vm.default_memory
+    try:
+        with vm.silent():
+            made = instantiate(vm, definition, [], {}, definition.node, False)
+    finally:
+        vm.phase, vm.heap.step, vm.driver, vm.assuming = phase, step, driver, assuming
+        vm.default_memory = default
+    if isinstance(made, Ref):
+        vm.heap.replace(made, opaque=True)
+        settle_memory(vm, made)
+    vm.instances[definition] = made
+    return made
+
+
+def settle_memory(vm: Interpreter, made: Ref) -> None:
+    """Who built the instance also moved it: parameters and buffers are on the device, other tensors may be."""
+    nn_calls.move_module(vm, made, Memory.DEVICE, set())
+    for _, value in list(vm.heap.reach(made)):
+        found = vm.heap.get(value) if isinstance(value, Ref) else None
+        if found is None or not any(is_unplaced(v) for v in found.slots.values()):
+            continue
+        slots = {
+            key: replace(v, memory=Memory.EITHER) if isinstance(v, Tensor) and is_unplaced(v) else v
+            for key, v in found.slots.items()
+        }
+        vm.heap.objects[value.oid] = replace(found, slots=slots)  # type: ignore[union-attr]
+
+
+def is_unplaced(value: Value) -> bool:
+    """A host tensor whose device no code named."""
+    return isinstance(value, Tensor) and value.memory is Memory.HOST and not value.placed
+
+
+def instantiate(
+    vm: Interpreter, definition: ClassDef, args: list[Value], kwargs: dict[str, Value], node: ast.AST, extra: bool
+) -> Value:
+    """Build an instance by running ``__init__``."""
+    outside = [base for base in attributes.bases(vm, definition) if isinstance(base, str)]
+    if any(base.startswith("enum.") for base in outside):
+        return UNKNOWN
+    opaque = attributes.is_open(vm, definition)
+    made = vm.heap.new(Object(Sort.INSTANCE, definition, opaque=opaque))
+    initialiser = attributes.find_method(vm, definition, "__init__")
+    if initialiser is not None and isinstance(initialiser[0], FunctionDef):
+        function = Function(initialiser[0], initialiser[1].module, initialiser[1])
+        vm.call(function, [made, *args], kwargs, node, extra=extra)
+    elif definition.is_dataclass:
+        fill_fields(vm, made, definition, args, kwargs, extra, node)
+    return made
+
+
+def fill_fields(
+    vm: Interpreter,
+    made: Ref,
+    definition: ClassDef,
+    args: list[Value],
+    kwargs: dict[str, Value],
+    extra: bool,
+    node: ast.AST,
+) -> None:
+    """What a dataclass's made ``__init__`` does."""
+    fields: dict[str, tuple[ast.AnnAssign, Module]] = {}
+    for base in reversed([b for b in attributes.bases(vm, definition) if isinstance(b, ClassDef)]):
+        for name, field in base.fields.items():
+            if isinstance(field, ast.AnnAssign):
+                fields[name] = (field, base.module)
+    given = dict(zip(fields, args, strict=False)) | kwargs
+    for name, (field, module) in fields.items():
+        value = given.get(name)
+        if value is None:
+            value = field_default(vm, field, module, extra)
+        if value is UNKNOWN:
+            value = annotated(vm, field.annotation, module)
+        vm.heap.write(made, name, value)
+    after = attributes.find_method(vm, definition, "__post_init__")
+    if after is not None and isinstance(after[0], FunctionDef):
+        vm.call(Function(after[0], after[1].module, after[1]), [made], {}, node)
+
+
+def field_default(vm: Interpreter, field: ast.AnnAssign, module: Module, extra: bool) -> Value:
+    """A dataclass field's default, ``field(default_factory=...)`` included."""
+    if field.value is None:
+        return UNKNOWN
+    if isinstance(field.value, ast.Call) and ast.unparse(field.value.func).endswith("field"):
+        for keyword in field.value.keywords:
+            if keyword.arg == "default":
+                return vm.quiet_eval(keyword.value, Scope(module))
+            if keyword.arg == "default_factory":
+                return vm.quiet_call(vm.quiet_eval(keyword.value, Scope(module)), [], field)
+        return UNKNOWN
+    value = vm.quiet_eval(field.value, Scope(module))
+    return join(value, UNKNOWN) if value == NONE and (extra or vm.assuming) else value
+
+
+def is_instance(vm: Interpreter, value: Value, kind: Value) -> bool | None:
+    """``isinstance``, where it can be told."""
+    if isinstance(kind, Sequence) and kind.items is not None:
+        answers = {is_instance(vm, value, item) for item in kind.items}
+        return True if True in answers else None if None in answers else False
+    if isinstance(value, Tensor):
+        if isinstance(kind, External):
+            return kind.path.endswith(("Tensor", "Parameter")) if kind.path.startswith(("torch", "builtins")) else None
+        return False if isinstance(kind, Class) else None
+    if value == NONE:
+        return False
+    if isinstance(value, Ref) and (found := vm.heap.get(value)) is not None:
+        if found.sort is Sort.INSTANCE and isinstance(kind, Class) and isinstance(found.cls, ClassDef):
+            order = attributes.bases(vm, found.cls)
+            return True if kind.definition in order else None if attributes.is_open(vm, found.cls) else False
+        if isinstance(kind, External):
+            wanted = {Sort.LIST: "builtins.list", Sort.DICT: "builtins.dict", Sort.SET: "builtins.set"}.get(found.sort)
+            if wanted is not None:
+                return kind.path == wanted
+            if found.sort is Sort.INSTANCE and kind.path.startswith("builtins."):
+                return False
+        return None
+    if isinstance(kind, External) and kind.path.startswith("builtins."):
+        return python_calls.is_builtin_instance(value, kind.path.removeprefix("builtins."))
+    if isinstance(kind, External) and kind.path.endswith(".Tensor"):
+        return False if isinstance(value, (Const, Number, Text, Sequence)) else None
+    return None

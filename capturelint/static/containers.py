@@ -1,0 +1,133 @@
+"""Methods of lists, dicts, sets and tuples. An append to a list that outlives the step happens at capture only."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from capturelint.static import attributes
+from capturelint.static.homes import Object, Sort, Store, fresh_tensors
+from capturelint.static.values import (
+    NONE,
+    UNKNOWN,
+    Const,
+    Home,
+    Number,
+    Ref,
+    Sequence,
+    Value,
+    constant,
+    union,
+)
+from capturelint.vocabulary import Phase, Varies
+
+if TYPE_CHECKING:
+    from capturelint.static.interpret import Interpreter
+
+
+def call_sequence(vm: Interpreter, owner: Sequence, name: str, args: list[Value], node: ast.AST) -> Value:
+    """``shape.numel()``, ``tuple.index``."""
+    if name in ("numel", "index", "count"):
+        return Number(Varies.PER_BUCKET if owner.shape else Varies.NEVER)
+    return UNKNOWN
+
+
+def call_dict(
+    vm: Interpreter, owner: Ref, found: Object, name: str, args: list[Value], kwargs: dict[str, Value], node: ast.AST
+) -> Value:
+    """Methods of dicts."""
+    key = constant(args[0]) if args else Const
+    default = args[1] if len(args) > 1 else NONE
+    everything = attributes.values_of(vm, owner)
+    match name:
+        case "get" | "pop" | "setdefault":
+            if key is not Const and key in found.slots:
+                return attributes.read_slot(vm, owner, key) or UNKNOWN
+            if name == "setdefault":
+                if key is not Const:
+                    attributes.write_slot(vm, owner, key, default, node)
+                    return default
+                if found.element is None:
+                    attributes.put_element(vm, owner, default)
+                return vm.heap[owner].element or UNKNOWN
+            if not everything and not found.opaque:
+                return default
+            return union([*everything, default, *([UNKNOWN] if found.opaque and default == NONE else [])])
+        case "values":
+            return Sequence(tuple(everything)) if found.element is None else Sequence(None, union(everything))
+        case "items":
+            pairs: list[Value] = [Sequence((Const(k), vm.heap.read(owner, k) or UNKNOWN)) for k in found.slots]
+            if found.element is None:
+                return Sequence(tuple(pairs))
+            return Sequence(None, union([*pairs, Sequence((UNKNOWN, found.element))]))
+        case "keys":
+            keys: list[Value] = [Const(k) for k in found.slots]
+            return Sequence(tuple(keys)) if found.element is None else Sequence(None, UNKNOWN)
+        case "update":
+            for value in args:
+                for inner_key, inner in attributes.entries(vm, value):
+                    attributes.write_slot(vm, owner, inner_key, inner, node)
+            for inner_key, inner in kwargs.items():
+                attributes.write_slot(vm, owner, inner_key, inner, node)
+            return NONE
+        case "copy":
+            return vm.heap.new(replace(found))
+        case "clear":
+            vm.heap.replace(owner, slots={}, element=None)
+            return NONE
+        case _:
+            return UNKNOWN
+
+
+def call_list(
+    vm: Interpreter, owner: Ref, found: Object, name: str, args: list[Value], kwargs: dict[str, Value], node: ast.AST
+) -> Value:
+    """Methods of lists and sets."""
+    match name:
+        case "append" | "add" | "appendleft" | "insert":
+            if args:
+                keep(vm, owner, args[-1], node)
+            return NONE
+        case "extend" | "update":
+            items = vm.items(args[0]) if args else None
+            for value in items if items is not None else [vm.element(args[0])] if args else []:
+                keep(vm, owner, value, node, exact=items is not None)
+            return NONE
+        case "pop" | "popleft":
+            return attributes.element(vm, owner)
+        case "copy":
+            return vm.heap.new(replace(found))
+        case "clear":
+            vm.heap.replace(owner, slots={}, element=None)
+            return NONE
+        case "index" | "count":
+            return Number()
+        case _:
+            return NONE
+
+
+def keep(vm: Interpreter, owner: Ref, value: Value, node: ast.AST, exact: bool = True) -> None:
+    """Append to a list. In recorded code, on a list that outlives the step, it happens at capture only."""
+    found = vm.heap[owner]
+    if vm.heap.persistent(owner) and vm.phase in (Phase.WARM_UP, Phase.RECORDED) and vm.driver is None:
+        vm.heap.per_step.add(Home(owner.oid, "#length"))
+    if vm.driver is not None:
+        vm.driver.on_keep(vm, value, node, "append")
+    if vm.recording and vm.heap.persistent(owner) and fresh_tensors(vm.heap, value):
+        outside = vm.driver is not None and len(vm.stack) == vm.driver.depth
+        vm.step.stores.append(
+            Store(Home(owner.oid, "append"), NONE, value, vm.site(node), vm.doubt, bool(vm.hidden), outside)
+        )
+    looping = vm.driver is not None and vm.driver.loops > 0
+    if (
+        found.sort is Sort.LIST
+        and found.element is None
+        and len(found.slots) < 8
+        and exact
+        and not vm.doubt
+        and not looping
+    ):
+        vm.heap.replace(owner, slots={**found.slots, len(found.slots): value})
+    else:
+        attributes.put_element(vm, owner, value)

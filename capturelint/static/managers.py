@@ -1,0 +1,150 @@
+"""``with`` statements, loops seen as a whole, and code that asks whether it is being captured."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from capturelint.static import attributes, cuda_calls
+from capturelint.static.index import ClassDef
+from capturelint.static.values import (
+    CaptureQuery,
+    Device,
+    External,
+    Home,
+    Ref,
+    Scope,
+    Sequence,
+    Value,
+    options,
+    tensor_in,
+    union,
+)
+from capturelint.vocabulary import EventKind
+
+if TYPE_CHECKING:
+    from capturelint.static.interpret import Interpreter
+
+
+def run_with(vm: Interpreter, node: ast.With | ast.AsyncWith, scope: Scope) -> bool:
+    """A ``with`` statement: what each manager means, then the body inside them."""
+    exits: list[Callable[[], None]] = []
+    for item in node.items:
+        exits.append(enter(vm, item, scope, node))
+    try:
+        return vm.run(node.body, scope)
+    finally:
+        for leave_manager in reversed(exits):
+            leave_manager()
+
+
+def enter(vm: Interpreter, item: ast.withitem, scope: Scope, node: ast.AST) -> Callable[[], None]:
+    """Enter one context manager; returns what leaving it does."""
+    expression = item.context_expr
+    if isinstance(expression, ast.Call):
+        function = vm.eval(expression.func, scope)
+        if isinstance(function, External):
+            special = cuda_calls.enter_external(vm, function.path, expression, scope, node)
+            if special is not None:
+                return special
+    value = vm.eval(expression, scope)
+    if isinstance(value, Device):
+        return cuda_calls.enter_device(vm, value)
+    entered: Value = value
+    if isinstance(value, Ref) and (found := vm.heap.get(value)) is not None:
+        if found.cls == "torch.cuda.Stream":
+            return cuda_calls.enter_stream(vm, value, node)
+        if isinstance(found.cls, ClassDef) and (method := attributes.find_method(vm, found.cls, "__enter__")):
+            entered = vm.call(attributes.bound(vm, value, *method, node), [], {}, node)
+    elif isinstance(value, Sequence) and value.items is None:
+        entered = value.element  # a generator under contextmanager: what it yields
+    if item.optional_vars is not None:
+        vm.assign(item.optional_vars, entered, scope, node)
+    return lambda: None
+
+
+@contextmanager
+def in_loop(vm: Interpreter) -> Iterator[None]:
+    """A loop whose items are not known one by one."""
+    if vm.driver is None:
+        yield
+        return
+    vm.driver.loops += 1
+    try:
+        yield
+    finally:
+        vm.driver.loops -= 1
+
+
+def run_capture_query(vm: Interpreter, node: ast.If, value: Value, scope: Scope, rest: list[ast.stmt]) -> bool:
+    """``if torch.cuda.is_current_stream_capturing()``: recorded code takes one side; is work left out on it?
+
+    The side that capture does not take is run without events, only to see whether it changes tensors that the taken
+    side leaves alone. Choosing between implementations and refusing host-only calls do not.
+    """
+    query = next(option for option in options(value) if isinstance(option, CaptureQuery))
+    taken, skipped = (node.orelse, node.body) if query.negated else (node.body, node.orelse)
+    before = vm.save(scope)
+    shadow = Shadow(vm)
+    with vm.silent(), shadow:
+        if vm.run(skipped, scope):
+            changed = {name for name, value in before.names.items() if replaces_tensor(value, scope.names.get(name))}
+            vm.run(rest, scope)
+        else:
+            changed = set()
+    vm.restore(scope, before)
+    mutated = set(vm.step.mutated)
+    alive = vm.run(taken, scope)
+    if not alive:
+        left_out = shadow.mutated - set(vm.step.mutated)
+        returned = union([value for value, _ in vm.stack[-1].returns])
+        if shadow.returned is not None and returned != shadow.returned and vm.step.work == shadow.before:
+            left_out = left_out | {Home(0, "result")}
+    else:
+        with vm.silent(), Shadow(vm) as plain:
+            after = vm.save(scope)
+            vm.run(rest, scope)
+            vm.restore(scope, after)
+        left_out = shadow.mutated - plain.mutated - (set(vm.step.mutated) - mutated)
+        kept = {name for name in changed if before.names[name] == scope.names.get(name)}
+        left_out = left_out | {Home(0, name) for name in kept}
+    if left_out:
+        vm.emit(EventKind.CAPTURE_QUERY, node.test, "work-left-out")
+    return alive
+
+
+def replaces_tensor(old: Value, new: Value | None) -> bool:
+    """A name that held a tensor holds another one."""
+    before, after = tensor_in(old), tensor_in(new) if new is not None else None
+    return before is not None and after is not None and before.ident != after.ident
+
+
+class Shadow:
+    """Runs code only to see which homes it writes and whether it computes anything; nothing else remains."""
+
+    def __init__(self, vm: Interpreter) -> None:
+        self.vm = vm
+        self.mutated: set[Home] = set()
+        self.work = 0
+        self.returned: Value | None = None
+        """The tensors that the code returns, where it computed anything."""
+        self.before = vm.step.work
+
+    def __enter__(self) -> Shadow:
+        vm = self.vm
+        self.kept = (vm.step, len(vm.stack[-1].returns), vm.driver)
+        vm.step = type(vm.step)()
+        vm.driver = None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        vm = self.vm
+        self.mutated = set(vm.step.mutated)
+        self.work = vm.step.work
+        vm.step, returns, vm.driver = self.kept
+        given = [value for value, _ in vm.stack[-1].returns[returns:]]
+        tensors = [value for value in given if tensor_in(value) is not None]
+        self.returned = union(tensors) if tensors and self.work else None
+        del vm.stack[-1].returns[returns:]

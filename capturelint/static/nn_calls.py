@@ -1,0 +1,182 @@
+"""``torch.nn`` and ``torch.distributions``: instances, what every module can do, and moving one to a device."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from capturelint.static import attributes, results, torch_calls, transfers
+from capturelint.static.homes import Object, Sort
+from capturelint.static.index import ClassDef
+from capturelint.static.values import (
+    NONE,
+    UNKNOWN,
+    Const,
+    Device,
+    Memory,
+    Ref,
+    Sequence,
+    Tensor,
+    Text,
+    Value,
+    constant,
+    options,
+    union,
+)
+from capturelint.vocabulary import EventKind
+
+if TYPE_CHECKING:
+    from capturelint.static.interpret import Interpreter
+
+
+def new_module(vm: Interpreter, path: str, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
+    """An instance of a ``torch.nn`` class; containers hold their children in slots."""
+    name = path.rpartition(".")[2]
+    slots: dict[object, Value] = {}
+    element: Value | None = None
+    if name in ("ModuleList", "ParameterList", "Sequential") and args:
+        items = vm.items(args[0]) if name != "Sequential" or len(args) == 1 else list(args)
+        if name == "Sequential" and len(args) == 1 and isinstance(args[0], Ref):
+            found = vm.heap.get(args[0])
+            items = attributes.values_of(vm, args[0]) if found is not None and found.sort is Sort.DICT else [args[0]]
+        if items is not None:
+            slots = dict(enumerate(items))
+        else:
+            element = vm.element(args[0])
+    elif name == "ModuleDict" and args:
+        slots = dict(attributes.entries(vm, args[0]))
+        if isinstance(args[0], Ref) and (found := vm.heap.get(args[0])) is not None:
+            element = found.element
+    made = vm.heap.new(Object(Sort.INSTANCE, path, slots, element))
+    if vm.default_memory is not Memory.HOST:
+        vm.heap.write(made, "#moved", Const(True))
+    return made
+
+
+def distribution(vm: Interpreter, path: str, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
+    """``torch.distributions.X(...)``: argument validation, on by default, reads the device."""
+    name = path.rpartition(".")[2]
+    tensors = torch_calls.tensors_in([*args, *kwargs.values()])
+    on_device = [t for t in tensors if t.on_device]
+    off = any(
+        module is not None and "set_default_validate_args(False" in module.text for module in vm.index.modules.values()
+    )
+    if on_device and constant(kwargs.get("validate_args", NONE)) is not False and not off:
+        vm.emit(EventKind.SYNC, node, "distribution", on_device[0].sure, name=name)
+    torch_calls.use(vm, tensors)
+    lead = tensors[0] if tensors else None
+    return vm.heap.new(Object(Sort.INSTANCE, path, {"#lead": lead} if lead is not None else {}))
+
+
+def call_distribution(vm: Interpreter, found: Object, name: str, args: list[Value], node: ast.AST) -> Value:
+    """``sample``, ``log_prob``, ...: ``Normal.sample`` uploads even without validation."""
+    lead = found.slots.get("#lead", UNKNOWN)
+    if isinstance(lead, Tensor):
+        if lead.on_device and str(found.cls).endswith(".Normal") and name == "sample":
+            vm.emit(EventKind.UPLOAD, node, "distribution", lead.sure, name="Normal.sample")
+        return results.result(vm, [lead, *args], node, None)
+    return UNKNOWN
+
+
+def call_nn_method(
+    vm: Interpreter, owner: Ref, found: Object, name: str, args: list[Value], kwargs: dict[str, Value], node: ast.AST
+) -> Value:
+    """Methods that every ``nn.Module`` has, and those of module containers."""
+    match name:
+        case "__call__" | "forward":
+            method = attributes.find_method(vm, found.cls, "forward") if isinstance(found.cls, ClassDef) else None
+            return vm.call(attributes.bound(vm, owner, *method, node), args, kwargs, node) if method else UNKNOWN
+        case "to" | "cuda" | "cpu" | "half" | "float" | "bfloat16" | "eval" | "train" | "requires_grad_" | "to_empty":
+            if name in ("to", "cuda", "cpu", "to_empty"):
+                memory = destination(name, args, kwargs)
+                if memory is not None:
+                    move_module(vm, owner, memory, set())
+            return owner
+        case "register_buffer":
+            if args and isinstance(constant(args[0]), str):
+                value = args[1] if len(args) > 1 else kwargs.get("tensor", NONE)
+                vm.heap.replace(owner, buffers=found.buffers | {str(constant(args[0]))})
+                attributes.write_slot(vm, owner, constant(args[0]), value, node)
+            return NONE
+        case "register_parameter" | "add_module" | "register_module":
+            if len(args) > 1:
+                attributes.write_slot(vm, owner, constant(args[0]), args[1], node)
+            return NONE
+        case "register_forward_hook" | "register_forward_pre_hook":
+            if args:
+                vm.heap.write(owner, "#hook", args[0])
+            return UNKNOWN
+        case "parameters" | "buffers":
+            return Sequence(None, Tensor(vm.module_memory, None, parameter=True))
+        case "named_parameters" | "named_buffers":
+            return Sequence(None, Sequence((Text(), Tensor(vm.module_memory, None, parameter=True))))
+        case "children" | "modules":
+            return Sequence(None, children(vm, owner))
+        case "named_children" | "named_modules" | "items":
+            return Sequence(None, Sequence((Text(), children(vm, owner))))
+        case "values":
+            return Sequence(None, children(vm, owner))
+        case "keys":
+            return Sequence(None, Text())
+        case "append" if args:
+            attributes.put_element(vm, owner, args[0])
+            return owner
+        case "compile":
+            return NONE
+        case "apply" if args:
+            return owner
+        case _:
+            return UNKNOWN
+
+
+def children(vm: Interpreter, owner: Ref) -> Value:
+    """Any child module."""
+    found = vm.heap[owner]
+    inner = [vm.heap.read(owner, key) or UNKNOWN for key in found.slots]
+    modules = [value for value in inner if isinstance(value, Ref)]
+    if found.element is not None:
+        modules.append(found.element)  # type: ignore[arg-type]
+    return union(list(modules))
+
+
+def destination(name: str, args: list[Value], kwargs: dict[str, Value]) -> Memory | None:
+    """Where ``module.to(...)`` moves a module, or ``None`` for a change of dtype."""
+    if name == "cuda":
+        return Memory.DEVICE
+    if name == "cpu":
+        return Memory.HOST
+    for value in [*args, *([kwargs["device"]] if "device" in kwargs else [])]:
+        if isinstance(value, Device) or isinstance(constant(value), str):
+            return transfers.memory_named(value)
+        if isinstance(value, Tensor):
+            return value.memory
+        if value is UNKNOWN:
+            return Memory.EITHER
+    return None
+
+
+def move_module(vm: Interpreter, owner: Ref, memory: Memory, seen: set[int]) -> None:
+    """``module.to(device)`` moves parameters, buffers and child modules; plain tensor attributes stay."""
+    found = vm.heap.get(owner)
+    if found is None or owner.oid in seen or found.sort is not Sort.INSTANCE:
+        return
+    seen.add(owner.oid)
+    is_nn = isinstance(found.cls, str) and found.cls.startswith("torch.nn.")
+    if not is_nn and not (isinstance(found.cls, ClassDef) and attributes.is_module(vm, found.cls)):
+        return
+    slots: dict[object, Value] = {}
+    for key, value in found.slots.items():
+        moved = value
+        if isinstance(value, Tensor) and (value.parameter or key in found.buffers):
+            moved = replace(value, memory=memory)
+        for option in options(value):
+            if isinstance(option, Ref):
+                move_module(vm, option, memory, seen)
+        slots[key] = moved
+    for option in options(found.element) if found.element is not None else ():
+        if isinstance(option, Ref):
+            move_module(vm, option, memory, seen)
+    if is_nn:
+        slots["#moved"] = Const(memory is Memory.DEVICE)
+    vm.heap.replace(owner, slots=slots)

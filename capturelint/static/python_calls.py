@@ -1,0 +1,457 @@
+"""What Python's built-ins do with abstract values: conversions and truth tests of device tensors are reads."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from capturelint.static import attributes, classes, host_calls, results, torch_calls
+from capturelint.static.homes import Object, Sort, as_slots
+from capturelint.static.index import ClassDef
+from capturelint.static.values import (
+    NONE,
+    UNKNOWN,
+    Class,
+    Const,
+    Function,
+    Home,
+    Lambda,
+    Method,
+    Number,
+    Range,
+    Ref,
+    Scope,
+    Sequence,
+    Slice,
+    Super,
+    Tensor,
+    Text,
+    Value,
+    constant,
+    deps_of,
+    int_constant,
+    is_number,
+    join,
+    options,
+    tensor_in,
+    union,
+    varies_of,
+)
+from capturelint.vocabulary import EventKind, Varies
+
+if TYPE_CHECKING:
+    from capturelint.static.interpret import Interpreter
+
+BUILTINS = frozenset(
+    [
+        "len",
+        "range",
+        "int",
+        "float",
+        "bool",
+        "complex",
+        "str",
+        "repr",
+        "print",
+        "format",
+        "min",
+        "max",
+        "sum",
+        "any",
+        "all",
+        "sorted",
+        "enumerate",
+        "zip",
+        "map",
+        "filter",
+        "list",
+        "tuple",
+        "dict",
+        "set",
+        "frozenset",
+        "isinstance",
+        "issubclass",
+        "getattr",
+        "setattr",
+        "hasattr",
+        "super",
+        "abs",
+        "round",
+        "divmod",
+        "reversed",
+        "iter",
+        "next",
+        "type",
+        "id",
+        "callable",
+        "vars",
+        "pow",
+        "slice",
+        "object",
+        "property",
+        "staticmethod",
+        "classmethod",
+        "bytes",
+        "hash",
+        "input",
+        "open",
+        "Exception",
+        "ValueError",
+        "RuntimeError",
+        "NotImplementedError",
+        "TypeError",
+        "AssertionError",
+        "KeyError",
+        "IndexError",
+        "StopIteration",
+        "ord",
+        "chr",
+        "bin",
+        "hex",
+    ]
+)
+CONVERSIONS = frozenset({"int", "float", "bool", "complex"})
+TRUTH_TESTS = frozenset({"min", "max", "any", "all", "sorted"})
+CONTAINERS = {"list": Sort.LIST, "set": Sort.SET, "frozenset": Sort.SET, "dict": Sort.DICT}
+
+
+def call_builtin(
+    vm: Interpreter,
+    name: str,
+    args: list[Value],
+    kwargs: dict[str, Value],
+    node: ast.AST,
+    extra: bool,
+    scope: Scope | None,
+) -> Value:
+    """A call of a Python built-in."""
+    if name in CONVERSIONS:
+        return convert(vm, name, args, node)
+    if name in TRUTH_TESTS:
+        return compare_all(vm, name, args, kwargs, node)
+    if name in CONTAINERS:
+        return make_container(vm, name, args, kwargs)
+    handler = HANDLERS.get(name)
+    return handler(vm, args, kwargs, node, scope) if handler is not None else UNKNOWN
+
+
+def convert(vm: Interpreter, name: str, args: list[Value], node: ast.AST) -> Value:
+    """``int(x)``, ``float(x)``, ``bool(x)``: of a device tensor, a read."""
+    if not args:
+        return Const({"int": 0, "float": 0.0, "bool": False}.get(name))
+    tensor = tensor_in(args[0])
+    if tensor is not None:
+        if tensor.on_device:
+            vm.emit(EventKind.SYNC, node, name, tensor.sure, name=name)
+            return Number(Varies.PER_STEP, read=True)
+        return Number(tensor.varies, tensor.deps)
+    known = constant(args[0])
+    if isinstance(known, (int, float)) and name in ("int", "float", "bool"):
+        return Const({"int": int, "float": float, "bool": bool}[name](known), deps_of(args[0]))
+    if isinstance(known, str) and name == "float":
+        return Number()
+    if name == "bool":
+        return vm.flag(vm.truth_of(args[0]), args[0]) if isinstance(args[0], (Number, Ref)) else Number()
+    return host_calls.combined(args)
+
+
+def compare_all(vm: Interpreter, name: str, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
+    """``min``, ``max``, ``any``, ``all``, ``sorted``: each test of a device tensor is a read."""
+    items = list(args)
+    if len(args) == 1:
+        exact = vm.items(args[0])
+        items = exact if exact is not None else [vm.element(args[0])]
+        tensor = tensor_in(args[0])
+        if tensor is not None:
+            items = [tensor]
+    single = len(items) == 1 and not isinstance(args[0] if args else UNKNOWN, Tensor) and vm.items(args[0]) is not None
+    for value in items:
+        tensor = tensor_in(value)
+        if tensor is not None and tensor.on_device and not (single and name in ("min", "max", "sorted")):
+            vm.emit(EventKind.SYNC, node, f"builtin-{name}", tensor.sure, name=name)
+            return Number(Varies.PER_STEP, read=True)
+    known = [constant(item) for item in items]
+    if name in ("min", "max") and known and all(isinstance(k, (int, float)) for k in known) and "key" not in kwargs:
+        chosen = (min if name == "min" else max)(known)  # type: ignore[type-var]
+        return Const(chosen, frozenset().union(*map(deps_of, items)))
+    if name == "sorted":
+        return vm.new_list(args[0]) if args else UNKNOWN
+    if name in ("any", "all"):
+        return host_calls.combined([item for item in items if is_number(item) or isinstance(item, (Number, Const))])
+    if all(isinstance(option, (Const, Number)) for item in items for option in options(item)):
+        return host_calls.combined(items)
+    return union(items)
+
+
+def make_container(vm: Interpreter, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """``list(x)``, ``dict(...)``, ``set(x)``."""
+    if name == "dict":
+        slots = as_slots(kwargs)
+        for value in args:
+            slots |= {str(key): inner for key, inner in attributes.entries(vm, value)}
+        return vm.heap.new(Object(Sort.DICT, slots=slots, element=UNKNOWN if args and not slots else None))
+    if not args:
+        return vm.heap.new(Object(CONTAINERS[name]))
+    if name == "list":
+        return vm.new_list(args[0])
+    return vm.heap.new(Object(Sort.SET, element=vm.element(args[0])))
+
+
+Handler = Callable[["Interpreter", list[Value], dict[str, Value], ast.AST, "Scope | None"], Value]
+
+
+def length(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None) -> Value:
+    """``len``: of a tensor, its first size; of a list that the step appends to, a number of the step."""
+    value = args[0] if args else UNKNOWN
+    items = vm.items(value)
+    if isinstance(value, Ref) and (home := Home(value.oid, "#length")) in vm.heap.per_step:
+        return Number(Varies.PER_STEP, frozenset({home}))
+    if items is not None and not isinstance(value, Ref):
+        return Const(len(items))
+    if isinstance(value, Ref) and (found := vm.heap.get(value)) is not None:
+        if isinstance(found.cls, ClassDef) and (method := attributes.find_method(vm, found.cls, "__len__")):
+            return vm.call(attributes.bound(vm, value, *method, node), [], {}, node)
+        return Const(len(items)) if items is not None and not vm.heap.persistent(value) else Number()
+    if isinstance(value, Tensor):
+        return Const(value.rows) if value.rows is not None else Number(max(value.varies, Varies.PER_BUCKET), value.deps)
+    return Number(Varies.PER_BUCKET if isinstance(value, Sequence) and value.shape else Varies.NEVER)
+
+
+def make_range(
+    vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None
+) -> Value:
+    """``range``: a device tensor as a bound is read."""
+    for value in args:
+        tensor = tensor_in(value)
+        if tensor is not None and tensor.on_device:
+            vm.emit(EventKind.SYNC, node, "range", tensor.sure, name="range")
+            return Range(Varies.NEVER)
+    bounds = [int_constant(value) for value in args]
+    varies = max(map(varies_of, args), default=Varies.NEVER)
+    read = any(isinstance(o, Number) and o.read for v in args for o in options(v))
+    exact = [bound for bound in bounds if bound is not None]
+    if len(exact) == len(args) and args and not (len(exact) == 3 and exact[2] == 0):
+        found = range(*exact)
+        return Range(Varies.NEVER, tuple(found) if len(found) <= 64 else None)
+    return Range(Varies.NEVER if read else varies)
+
+
+def print_values(
+    vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None
+) -> Value:
+    """``print``, ``str``, ``repr``, ``format``: text of a device tensor needs its values."""
+    for value in args:
+        torch_calls.formatted(vm, value, node)
+    return Text()
+
+
+def total(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None) -> Value:
+    """``sum``: additions, which stay on the device."""
+    element = vm.element(args[0]) if args else UNKNOWN
+    items = vm.items(args[0]) if args else None
+    tensor = tensor_in(element)
+    if tensor is not None:
+        return results.result(vm, items or [element], node, tensor.rank)
+    known = [constant(item) for item in items or []]
+    if items and all(isinstance(k, (int, float)) for k in known):
+        return Const(sum(known))  # type: ignore[arg-type]
+    return host_calls.combined(items if items is not None else [element])
+
+
+def enumerated(
+    vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None
+) -> Value:
+    """``enumerate``."""
+    items = vm.items(args[0]) if args else None
+    if items is not None:
+        return Sequence(tuple(Sequence((Const(at), item)) for at, item in enumerate(items)))
+    return Sequence(None, Sequence((Number(), vm.element(args[0]) if args else UNKNOWN)))
+
+
+def zipped(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None) -> Value:
+    """``zip``."""
+    columns = [vm.items(value) for value in args]
+    exact = [column for column in columns if column is not None]
+    if len(exact) == len(columns) and len({len(column) for column in exact}) == 1:
+        return Sequence(tuple(Sequence(row) for row in zip(*exact, strict=True)))
+    return Sequence(None, Sequence(tuple(vm.element(value) for value in args)))
+
+
+def mapped(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None) -> Value:
+    """``map(f, xs)``."""
+    return Sequence(None, vm.call(args[0], [vm.element(v) for v in args[1:]], {}, node)) if len(args) > 1 else UNKNOWN
+
+
+def filtered(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None) -> Value:
+    """``filter(f, xs)``."""
+    return Sequence(None, vm.element(args[1])) if len(args) > 1 else UNKNOWN
+
+
+def make_tuple(
+    vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None
+) -> Value:
+    """``tuple(x)``, ``reversed(x)``, ``iter(x)``."""
+    if not args:
+        return Sequence(())
+    items = vm.items(args[0])
+    if isinstance(args[0], Sequence):
+        return args[0]
+    return Sequence(tuple(items)) if items is not None else Sequence(None, vm.element(args[0]))
+
+
+def first_item(
+    vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None
+) -> Value:
+    """``next(x)``, ``next(x, default)``."""
+    iterator = args[0] if args and isinstance(args[0], Ref) else None
+    found = vm.heap.get(iterator) if iterator is not None else None
+    if iterator is not None and found is not None and found.cls == "itertools.count" and vm.heap.persistent(iterator):
+        return Number(Varies.PER_STEP, frozenset({Home(iterator.oid, "count")}))
+    element = vm.element(args[0]) if args else UNKNOWN
+    return join(element, args[1]) if len(args) > 1 else element
+
+
+def check_instance(
+    vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None
+) -> Value:
+    """``isinstance``."""
+    if len(args) < 2:
+        return Number()
+    answers = {classes.is_instance(vm, option, args[1]) for option in options(args[0])}
+    return Const(answers.pop()) if len(answers) == 1 and None not in answers else Number()
+
+
+def get_attribute(
+    vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None
+) -> Value:
+    """``getattr`` with a literal name."""
+    name = constant(args[1]) if len(args) > 1 else None
+    if not isinstance(name, str):
+        return UNKNOWN
+    if len(args) > 2 and has_attribute(vm, args[0], name) is False:
+        return args[2]
+    found = vm.attribute(args[0], name, node)
+    if len(args) > 2 and has_attribute(vm, args[0], name) is None:
+        return join(found, args[2]) if found is not UNKNOWN else UNKNOWN
+    return found
+
+
+def has_attribute(vm: Interpreter, owner: Value, name: str) -> bool | None:
+    """Whether an object has an attribute, where it can be told."""
+    if isinstance(owner, Ref) and (found := vm.heap.get(owner)) is not None and isinstance(found.cls, ClassDef):
+        if name in found.slots or attributes.find_method(vm, found.cls, name) is not None:
+            return True
+        if found.opaque or attributes.is_open(vm, found.cls) or attributes.find_method(vm, found.cls, "__getattr__"):
+            return None
+        return attributes.is_module(vm, found.cls) and name in attributes.MODULE_METHODS
+    return None
+
+
+def check_attribute(
+    vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None
+) -> Value:
+    """``hasattr``."""
+    name = constant(args[1]) if len(args) > 1 else None
+    known = has_attribute(vm, args[0], name) if isinstance(name, str) else None
+    return Const(known) if known is not None else Number()
+
+
+def set_attribute(
+    vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None
+) -> Value:
+    """``setattr`` with a literal name."""
+    if len(args) == 3 and isinstance(constant(args[1]), str):
+        attributes.store(vm, args[0], constant(args[1]), args[2], node)
+    return NONE
+
+
+def make_super(
+    vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None
+) -> Value:
+    """``super()``."""
+    if len(args) == 2 and isinstance(args[0], Class):
+        return Super(args[1], args[0].definition)
+    holder = scope
+    while holder is not None and holder.owner is None:
+        holder = holder.parent
+    return Super(holder.this, holder.owner) if holder is not None and holder.owner is not None else UNKNOWN
+
+
+def magnitude(
+    vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None
+) -> Value:
+    """``abs``, ``round``, ``pow``, ``divmod``: of a tensor, device work."""
+    tensor = tensor_in(args[0]) if args else None
+    if tensor is not None:
+        return results.result(vm, args, node, tensor.rank)
+    return host_calls.combined(args)
+
+
+def kind_of_value(
+    vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None
+) -> Value:
+    """``type(x)``."""
+    value = args[0] if args else UNKNOWN
+    if isinstance(value, Ref) and (found := vm.heap.get(value)) is not None and isinstance(found.cls, ClassDef):
+        return Class(found.cls)
+    return UNKNOWN
+
+
+def make_slice(
+    vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None
+) -> Value:
+    """``slice(a, b)``."""
+    if len(args) == 1:
+        return Slice(NONE, args[0], NONE)
+    return Slice(*(args + [NONE] * 3)[:3]) if args else UNKNOWN
+
+
+HANDLERS: dict[str, Handler] = {
+    "len": length,
+    "range": make_range,
+    "print": print_values,
+    "str": print_values,
+    "repr": print_values,
+    "format": print_values,
+    "sum": total,
+    "enumerate": enumerated,
+    "zip": zipped,
+    "map": mapped,
+    "filter": filtered,
+    "tuple": make_tuple,
+    "reversed": make_tuple,
+    "iter": make_tuple,
+    "next": first_item,
+    "isinstance": check_instance,
+    "getattr": get_attribute,
+    "hasattr": check_attribute,
+    "setattr": set_attribute,
+    "super": make_super,
+    "abs": magnitude,
+    "round": magnitude,
+    "pow": magnitude,
+    "divmod": magnitude,
+    "type": kind_of_value,
+    "slice": make_slice,
+    "callable": lambda vm, args, kwargs, node, scope: (
+        Const(isinstance(args[0], (Function, Lambda, Method))) if args and args[0] is not UNKNOWN else Number()
+    ),
+}
+
+
+def is_builtin_instance(value: Value, kind: str) -> bool | None:
+    """``isinstance(value, int)`` and the like."""
+    known = constant(value)
+    if known is not Const:
+        types = {"int": int, "float": float, "str": str, "bool": bool, "bytes": bytes}
+        return isinstance(known, types[kind]) if kind in types else False
+    match value:
+        case Number():
+            return None if kind in ("int", "float", "bool") else False
+        case Text():
+            return kind == "str"
+        case Sequence():
+            return kind == "tuple"
+        case _:
+            return None

@@ -1,0 +1,385 @@
+"""What a torch operation returns: memory, rank, element kind, and whether it is longer than the home it came from."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from capturelint.static import attributes, torch_calls, transfers
+from capturelint.static.homes import Object
+from capturelint.static.values import (
+    NONE,
+    UNKNOWN,
+    Const,
+    Dtype,
+    Home,
+    Kind,
+    Memory,
+    Number,
+    Ref,
+    Sequence,
+    Tensor,
+    Value,
+    constant,
+    deps_of,
+    element_of,
+    int_constant,
+    tensor_in,
+    varies_of,
+)
+from capturelint.vocabulary import Confidence, Phase, Varies
+
+if TYPE_CHECKING:
+    from capturelint.static.interpret import Interpreter
+
+MAX_DEPS = 12
+
+
+def result(
+    vm: Interpreter,
+    operands: list[Value],
+    node: ast.AST,
+    rank: int | None = None,
+    kind: Kind | None = None,
+    **more: object,
+) -> Tensor:
+    """A new tensor computed from operands: on the device where one operand is."""
+    flat = torch_calls.flatten(vm, operands)
+    tensors = torch_calls.tensors_in(flat)
+    torch_calls.use(vm, tensors)
+    devices = [t for t in tensors if t.memory is Memory.DEVICE]
+    eithers = [t for t in tensors if t.memory is Memory.EITHER]
+    memory = Memory.DEVICE if devices else Memory.EITHER if eithers else Memory.HOST
+    deps = frozenset().union(*map(deps_of, flat)) if flat else frozenset()
+    if memory is not Memory.HOST and vm.phase is not Phase.SET_UP:
+        vm.step.work += 1
+    if memory is not Memory.HOST and vm.recording:
+        fork(vm, node)
+    deciding = devices or eithers or tensors
+    fields: dict[str, object] = {
+        "memory": memory,
+        "rank": rank,
+        "kind": kind or (tensors[0].kind if tensors else Kind.UNKNOWN),
+        "sure": max((t.sure for t in deciding), default=Confidence.CERTAIN),
+        "ident": vm.ident(),
+        "recorded": vm.recording,
+        "negative": any(t.negative for t in tensors),
+        "varies": max((varies_of(v) for v in flat), default=Varies.NEVER) if memory is Memory.HOST else Varies.NEVER,
+        "deps": frozenset(sorted(deps, key=str)[:MAX_DEPS]) if len(deps) > MAX_DEPS else deps,
+    }
+    return Tensor(**{**fields, **more})  # type: ignore[arg-type]
+
+
+def fork(vm: Interpreter, node: ast.AST) -> None:
+    """Device work under ``with torch.cuda.stream(side)`` while recording."""
+    if vm.stream_stack and (found := vm.side_streams.get(vm.stream_stack[-1])) is not None:
+        found.joined = False
+
+
+def operate(
+    vm: Interpreter,
+    node: ast.AST,
+    operands: list[Value],
+    *,
+    in_place: Tensor | None = None,
+    matmul: bool = False,
+    compare: bool = False,
+    op: object = None,
+) -> Value:
+    """An arithmetic operator on at least one tensor."""
+    for operand in operands:
+        tensor = tensor_in(operand)
+        if tensor is None:
+            torch_calls.report_varying(vm, operand, node, "kernel-argument")
+    tensors = torch_calls.tensors_in(operands)
+    host = [t for t in tensors if t.on_host and t.varies is Varies.PER_STEP]
+    if host and any(t.on_device for t in tensors):
+        torch_calls.report_varying(vm, Number(Varies.PER_STEP, host[0].deps), node, "kernel-argument")
+    ranks = [t.rank for t in tensors]
+    rank = None if None in ranks or matmul else max(r for r in ranks if r is not None)
+    kind = Kind.BOOL if compare else None
+    if kind is None and any(t.kind is Kind.FLOAT for t in tensors):
+        kind = Kind.FLOAT
+    if isinstance(op, ast.Div):
+        kind = Kind.FLOAT
+    made = result(vm, operands, node, rank, kind)
+    if in_place is not None:
+        torch_calls.mutate(vm, in_place, node, made)
+        return in_place
+    if isinstance(made, Tensor) and (compare or isinstance(op, (ast.Mod, ast.BitAnd, ast.Invert))):
+        wraps = isinstance(op, ast.Mod)
+        return replace(made, negative=made.negative and wraps)
+    return made
+
+
+def row(vm: Interpreter, tensor: Tensor) -> Value:
+    """One element along the first dimension: a view."""
+    rank = tensor.rank - 1 if tensor.rank else None
+    return replace(tensor, rank=rank, view=True, extends=None, rows=None)
+
+
+def read_value(vm: Interpreter, name: str, args: list[Value], tensors: list[Tensor]) -> Value:
+    """``item``, ``tolist``, ``numpy``: host values that were on the device a moment ago."""
+    on_device = any(t.on_device for t in tensors)
+    varies = Varies.PER_STEP if on_device else max((t.varies for t in tensors), default=Varies.NEVER)
+    deps = frozenset() if on_device else frozenset().union(*(t.deps for t in tensors)) if tensors else frozenset()
+    number = Number(varies, deps, read=on_device or varies is not Varies.PER_STEP)
+    return number if name == "item" else vm.new_list(Sequence(None, number))
+
+
+def host_result(vm: Interpreter, name: str, args: list[Value], tensors: list[Tensor]) -> Value:
+    """Metadata."""
+    if name in ("dim", "ndimension") and tensors and tensors[0].rank is not None:
+        return Const(tensors[0].rank)
+    if name in ("numel", "nelement"):
+        return Number(Varies.PER_BUCKET)
+    if name == "is_tensor" and args:
+        return Const(isinstance(args[0], Tensor)) if not isinstance(args[0], type(UNKNOWN)) else Number()
+    if name in ("equal", "allclose", "is_nonzero"):
+        return Number(Varies.PER_STEP, read=True)
+    return Number()
+
+
+def size_call(args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """``size()``, ``size(d)``, ``stride()``."""
+    tensor = tensor_in(args[0]) if args else None
+    shape = attributes.shape_of(tensor) if tensor is not None else Sequence(None, Number(Varies.PER_BUCKET), shape=True)
+    dim = int_constant(args[1]) if len(args) > 1 else int_constant(kwargs.get("dim", UNKNOWN))
+    if len(args) == 1 and "dim" not in kwargs:
+        return shape
+    if shape.items is not None and dim is not None and -len(shape.items) <= dim < len(shape.items):
+        return shape.items[dim]
+    return element_of(shape)
+
+
+def shaped(
+    vm: Interpreter, name: str, sorts: frozenset[str], args: list[Value], kwargs: dict[str, Value], node: ast.AST
+) -> Value:
+    """The result of an operation that makes a tensor, or several."""
+    first = tensor_in(args[0]) if args else None
+    flat = torch_calls.tensors_in(torch_calls.flatten(vm, args))
+    lead = first or (flat[0] if flat else None)
+    if lead is None:
+        lead = torch_calls.tensors_in(torch_calls.flatten(vm, list(kwargs.values())))[0]
+    kind = Kind.BOOL if "bool" in sorts else Kind.INT if "int" in sorts else None
+    if name == "where" and len(args) > 2:
+        kind = chosen_kind(args[1], args[2])  # of the values, not of the mask
+    operands = [*args, *kwargs.values()]
+    dim = kwargs.get("dim", args[1] if len(args) > 1 else NONE)
+    rank = lead.rank
+    if "pair" in sorts:
+        return pair(vm, name, lead, operands, dim, kwargs, node)
+    if "parts" in sorts:
+        inner = (rank - 1 if rank else None) if name == "unbind" else rank
+        part = as_view(result(vm, operands, node, inner), lead)
+        count = int_constant(args[1]) if name in ("chunk", "tensor_split") and len(args) > 1 else None
+        return Sequence((part,) * count) if count and count <= 8 else Sequence(None, part)
+    if "reduce" in sorts:
+        rank = reduced_rank(vm, lead, dim, kwargs, name)
+        made = result(vm, operands, node, rank, kind)
+        return as_view(made, lead) if name == "select" else made
+    if "matmul" in sorts:
+        return result(vm, operands, node, lead.rank if name in ("matmul", "mm", "bmm") and lead.rank != 1 else None)
+    if "wider" in sorts:
+        base = tensor_in(args[0]) if name != "stack" and args else (flat[0] if flat else None)
+        if name.endswith("embedding") and len(args) > 1:
+            base = tensor_in(args[0])
+        rank = base.rank + 1 if base is not None and base.rank is not None else None
+        made = result(vm, operands, node, rank, Kind.FLOAT if name.endswith("embedding") else kind)
+        if name == "stack":
+            return concatenated(vm, made, flat, node)
+        return as_view(made, lead) if name == "unsqueeze" else made
+    if "squeeze" in sorts:
+        rank = rank - 1 if rank and int_constant(dim) is not None else None
+        return as_view(result(vm, operands, node, rank, kind), lead)
+    if "view" in sorts:
+        rank = transfers.size_rank(vm, args[1:]) if len(args) > 1 else None
+        if name.startswith("new_"):
+            return result(vm, args[:1], node, rank, transfers.kind_argument(kwargs, lead.kind))
+        return as_view(result(vm, operands, node, rank, kind), lead)
+    if "flatten" in sorts:
+        return as_view(
+            result(vm, operands, node, 1 if len(args) == 1 and not kwargs and name != "unflatten" else None), lead
+        )
+    if name in CONCATENATIONS:
+        return concatenated(vm, result(vm, operands, node, rank, kind), flat, node)
+    if name in ("pad", "nn.functional.pad"):
+        return concatenated(vm, result(vm, operands, node, rank, kind), [lead, lead], node)
+    if "same" in sorts:
+        if name.endswith("_like"):
+            return like(vm, name, lead, args, kwargs)
+        made = result(vm, operands, node, rank, kind or lead.kind)
+        if name in NON_NEGATIVE:
+            made = replace(made, negative=False)
+        return as_view(made, lead) if name in VIEWS else made
+    if len(flat) == 1 and name not in ("where",):
+        return result(vm, operands, node, None, kind)
+    ranks = [t.rank for t in flat]
+    widest = None if None in ranks or not ranks else max(r for r in ranks if r is not None)
+    made = result(vm, operands, node, widest if name in BROADCAST else None, kind)
+    return replace(made, negative=False) if name in NON_NEGATIVE else made
+
+
+def chosen_kind(left: Value, right: Value) -> Kind:
+    """The element kind of ``where(mask, left, right)``."""
+    kinds = {t.kind if (t := tensor_in(value)) is not None else transfers.kind_of(value) for value in (left, right)}
+    if Kind.FLOAT in kinds:
+        return Kind.FLOAT
+    return kinds.pop() if len(kinds) == 1 else Kind.INT if kinds == {Kind.INT, Kind.BOOL} else Kind.UNKNOWN
+
+
+CONCATENATIONS = frozenset({"cat", "concat", "concatenate", "vstack", "hstack", "dstack", "row_stack", "column_stack"})
+NON_NEGATIVE = frozenset({"abs", "clamp", "clamp_min", "relu", "where", "masked_fill", "maximum", "square"})
+"""Operations by which code replaces the negative slots of padded rows."""
+VIEWS = frozenset(
+    [
+        "transpose",
+        "permute",
+        "swapaxes",
+        "movedim",
+        "narrow",
+        "expand_as",
+        "view_as",
+        "reshape_as",
+        "t",
+        "detach",
+        "contiguous",
+        "requires_grad_",
+    ]
+)
+BROADCAST = frozenset(
+    [
+        "where",
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "pow",
+        "maximum",
+        "minimum",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "logical_and",
+        "logical_or",
+        "logical_xor",
+        "bitwise_and",
+        "bitwise_or",
+        "fmod",
+        "remainder",
+        "true_divide",
+        "floor_divide",
+        "atan2",
+        "masked_fill",
+        "lerp",
+        "isclose",
+        "bitwise_xor",
+        "isin",
+    ]
+)
+
+
+def as_view(made: Value, lead: Tensor) -> Value:
+    """A result that shares memory with its source keeps the source's home."""
+    if isinstance(made, Tensor):
+        return replace(made, home=lead.home, view=True, kind=lead.kind, ident=lead.ident, recorded=lead.recorded,
+                       negative=lead.negative, extends=lead.extends, made=lead.made, memory=lead.memory)  # fmt: skip
+    return made
+
+
+def concatenated(vm: Interpreter, made: Value, parts: list[Tensor], node: ast.AST) -> Value:
+    """A concatenation with a whole home among its parts is longer than that home."""
+    homes = [t.home for t in parts if t.home is not None and not t.view and not t.parameter]
+    if isinstance(made, Tensor) and homes and len(parts) > 1 and vm.phase is not Phase.SET_UP:
+        return replace(made, extends=homes[0], made=vm.site(node))
+    extended = next((t for t in parts if t.extends is not None), None)
+    if isinstance(made, Tensor) and extended is not None:
+        return replace(made, extends=extended.extends, made=extended.made)
+    return made
+
+
+def like(vm: Interpreter, name: str, lead: Tensor, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """``zeros_like``, ...: a new tensor beside another one."""
+    number = constant(args[1]) if name == "full_like" and len(args) > 1 else None
+    if lead.memory is not Memory.HOST and vm.phase is not Phase.SET_UP:
+        vm.step.work += 1
+    return replace(
+        lead,
+        memory=transfers.device_argument(vm, kwargs, lead.memory),
+        kind=transfers.kind_argument(kwargs, lead.kind),
+        home=None,
+        view=False,
+        extends=None,
+        ident=vm.ident(),
+        recorded=vm.recording,
+        negative=isinstance(number, (int, float)) and number < 0,
+        deps=frozenset(),
+        parameter=False,
+    )
+
+
+def pair(
+    vm: Interpreter, name: str, lead: Tensor, operands: list[Value], dim: Value, kwargs: dict[str, Value], node: ast.AST
+) -> Value:
+    """``max(dim)``, ``topk``, ``sort``: values and indices; ``max()`` of everything is 0-d."""
+    if name in ("max", "min", "median", "mode") and dim == NONE:
+        return result(vm, operands, node, 0)
+    if name in ("max", "min") and tensor_in(dim) is not None:
+        return result(vm, operands, node, lead.rank)
+    keeps = name in ("sort", "topk", "cummin") or constant(kwargs.get("keepdim", NONE)) is True
+    rank = lead.rank if keeps else lead.rank - 1 if lead.rank else None
+    values = result(vm, operands, node, rank)
+    indices: Value = replace(values, kind=Kind.INT, ident=vm.ident()) if isinstance(values, Tensor) else UNKNOWN
+    if name in ("var_mean", "std_mean", "aminmax"):
+        indices = values
+    return Sequence((values, indices))
+
+
+def reduced_rank(vm: Interpreter, lead: Tensor, dim: Value, kwargs: dict[str, Value], name: str) -> int | None:
+    """The rank after a reduction."""
+    if dim == NONE or isinstance(dim, Dtype):
+        return 0
+    if constant(kwargs.get("keepdim", NONE)) is True:
+        return lead.rank
+    if lead.rank is None:
+        return None
+    items = vm.items(dim)
+    removed = len(items) if items is not None else 1 if isinstance(dim, (Const, Number)) else None
+    return lead.rank - removed if removed is not None and removed <= lead.rank else None
+
+
+def call_module(
+    vm: Interpreter, owner: Ref, found: Object, args: list[Value], kwargs: dict[str, Value], node: ast.AST
+) -> Value:
+    """Calling an instance of a ``torch.nn`` class."""
+    name = str(found.cls).rpartition(".")[2]
+    for value in [*args, *kwargs.values()]:
+        torch_calls.report_varying(vm, value, node, "kernel-argument")
+    flat = torch_calls.tensors_in(torch_calls.flatten(vm, [*args, *kwargs.values()]))
+    if not flat:
+        return UNKNOWN
+    lead = flat[0]
+    weight = Tensor(vm.module_memory, 2, Kind.FLOAT, home=Home(owner.oid, "weight"), parameter=True)
+    operands: list[Value] = [*args, *kwargs.values()]
+    if vm.driver is not None:
+        vm.driver.on_load(vm, owner, "weight", weight)
+    if name in ("Linear", "Embedding", "LayerNorm", "RMSNorm", "GRUCell", "LSTMCell", "Conv1d", "Conv2d"):
+        operands.append(weight)
+    sort = vm.catalog.modules.get(name)
+    match sort:
+        case "same":
+            return result(vm, operands, node, lead.rank, Kind.FLOAT)
+        case "wider":
+            return result(vm, operands, node, lead.rank + 1 if lead.rank is not None else None, Kind.FLOAT)
+        case "pair":
+            made = result(vm, operands, node, lead.rank, Kind.FLOAT)
+            return Sequence((made, made))
+        case "state":
+            made = result(vm, operands, node, lead.rank, Kind.FLOAT)
+            return Sequence((made, Sequence((made, made)) if name == "LSTM" else made))
+        case _:
+            return result(vm, operands, node, None)

@@ -1,0 +1,41 @@
+"""The running analysis at one point: function calls in progress, saved names and objects, work on side streams."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+
+from capturelint.static.events import Site
+from capturelint.static.homes import Objects
+from capturelint.static.index import Module
+from capturelint.static.values import Value
+
+
+@dataclass(slots=True)
+class Call:
+    """One function call in progress: what it returns, yields, and where its loops leave."""
+
+    name: str
+    module: Module
+    node: ast.AST | None
+    definition: object
+    returns: list[tuple[Value, Objects]] = field(default_factory=list)
+    yields: list[Value] = field(default_factory=list)
+    breaks: list[list[State]] = field(default_factory=list)
+    continues: list[list[State]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The local names and the heap at one point."""
+
+    names: dict[str, Value]
+    objects: Objects
+
+
+@dataclass(slots=True)
+class Stream:
+    """Device work put on a side stream while recording, until the recording stream waits for it."""
+
+    site: Site
+    joined: bool = False
