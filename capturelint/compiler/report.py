@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 
@@ -172,7 +173,16 @@ def from_json(record: Mapping[str, Any]) -> CompileReport:
 
 def event_json(event: CompileEvent) -> dict[str, object]:
     """One event; its kind is the name of the list that it stands in."""
-    return {key: getattr(event, key) for key in ("reason", "path", "line", "detail", "count")}
+    path = event.path if event.path is None else from_here(event.path)
+    return {"reason": event.reason, "path": path, "line": event.line, "detail": event.detail, "count": event.count}
+
+
+def from_here(path: str) -> str:
+    """A path below the working directory as one starts it from there; any other as it is."""
+    try:
+        return Path(path).relative_to(Path.cwd()).as_posix()
+    except ValueError:
+        return path
 
 
 def once(events: Iterable[CompileEvent]) -> tuple[CompileEvent, ...]:

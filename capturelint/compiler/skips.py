@@ -12,12 +12,9 @@ from capturelint.compiler.report import CompileEvent, CompileKind, once
 from capturelint.logs.matcher import LogFinding
 from capturelint.vocabulary import Severity
 
-NEVER_ASKED = "cpu device"
-"""Of a graph without a GPU torch counts a skip and logs nothing: nobody lost a graph."""
-
 
 def skips(ear: Ear, findings: Sequence[LogFinding], *, on_gpu: bool) -> tuple[CompileEvent, ...]:
-    """Every reason for which no graph was used."""
+    """Every reason for which no graph was used. Without a GPU torch counts skips of graphs that nobody could lose."""
     if not on_gpu:
         return ()
     told = list(events_of(findings, CompileKind.SKIP, Severity.SKIP))
@@ -33,8 +30,8 @@ def skips(ear: Ear, findings: Sequence[LogFinding], *, on_gpu: bool) -> tuple[Co
 def emitted(ear: Ear) -> Iterator[CompileEvent]:
     """Messages that reached the emitter; their logger may have been off."""
     for message in ear.skips_emitted:
-        reason = message.split(" due to ")[-1].split(". Found from")[0].split(" Found from ")[0]
-        yield CompileEvent(CompileKind.SKIP, reason.strip())
+        reason = message.split("Found from")[0].split(" due to ")[-1]
+        yield CompileEvent(CompileKind.SKIP, reason.strip(" .\n"))
 
 
 def rerecords(findings: Sequence[LogFinding]) -> tuple[CompileEvent, ...]:
