@@ -67,6 +67,11 @@ def test_a_process_that_leaves_is_a_crash(verified):
     assert "exited with status 7" in report.buckets[0].message
 
 
+def test_a_process_that_the_target_forked_is_ended_and_not_waited_for(verified):
+    report = verified("build:fork", (1,))
+    assert report.verdict == "safe"
+
+
 def command(*arguments, fault="none:none"):
     """The command line, in a process group of its own."""
     return subprocess.Popen(

@@ -26,6 +26,7 @@ def render_verify_text(
         "\n".join(table(report.buckets)),
         "\n".join(f"batch {name_of(bucket)}: {bucket.message}" for bucket in report.buckets if bucket.message),
         findings.rstrip("\n"),
+        "\n".join(probe_lines(report.buckets)),
         "\n".join((*report.notes, *worth(report))),
         last_line(report),
     ]
@@ -82,6 +83,15 @@ def table(buckets: Sequence[BucketResult]) -> list[str]:
         ).rstrip()
         for row in rows
     ]
+
+
+def probe_lines(buckets: Sequence[BucketResult]) -> list[str]:
+    """What right replays went through besides, one line for the buckets that say the same."""
+    said: dict[tuple[str, ...], list[str]] = {}
+    for bucket in buckets:
+        if bucket.probes:
+            said.setdefault(bucket.probes, []).append(name_of(bucket))
+    return [f"probes at batch {', '.join(sizes)}: {', '.join(probes)}" for probes, sizes in said.items()]
 
 
 def name_of(bucket: BucketResult) -> str:

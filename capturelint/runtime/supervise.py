@@ -31,6 +31,7 @@ START_S = 120.0
 """Importing torch is no fault of the target, however short its time-out and busy the machine."""
 
 GIB = 1 << 30
+ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,22 +72,34 @@ def started(plan: Plan) -> Iterator[Worker]:
     """A worker with its plan; its whole process group is gone afterwards."""
     receive, send = os.pipe()
     with tempfile.TemporaryFile() as stacks, tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "capturelint.runtime.worker", str(send), str(stacks.fileno())],
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=output,
-            pass_fds=(send, stacks.fileno()),
-            start_new_session=True,
-            env=environment(),
-        )
-        os.close(send)
+        # A signal between the fork and the `try` would leave a worker that nobody knows.
+        unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
         try:
+            process = spawn(send, stacks, output)
+        except OSError:
+            signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
+            raise
+        try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
+            os.close(send)
             hand_over(process, plan)
             yield Worker(process, receive, stacks, output)
         finally:
             end_group(process)
             os.close(receive)
+
+
+def spawn(send: int, stacks: IO[bytes], output: IO[bytes]) -> subprocess.Popen[bytes]:
+    """The worker's process; it lets the signals through again that are blocked here."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "capturelint.runtime.worker", str(send), str(stacks.fileno()), str(os.getpid())],
+        stdin=subprocess.PIPE,
+        stdout=output,
+        stderr=output,
+        pass_fds=(send, stacks.fileno()),
+        start_new_session=True,
+        env=environment(),
+    )
 
 
 def environment() -> dict[str, str]:
@@ -129,6 +142,10 @@ def listen(worker: Worker, timeout_s: float, memory_limit_gib: float | None) -> 
                         continue
                     last = message if isinstance(message, Progress) else last
                     yield message
+            elif worker.process.poll() is not None:
+                # Something that the target forked still holds the pipe open.
+                yield ended(worker, last)
+                return
             elif time.monotonic() - heard > (max(timeout_s, START_S) if last.stage is Stage.START else timeout_s):
                 yield Ended("hang", last, spots=stack_of_living(worker), output=tail(worker.output))
                 return

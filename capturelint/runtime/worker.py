@@ -29,7 +29,8 @@ def main() -> None:
     faulthandler.enable(stacks)
     if HANG_SIGNAL is not None:
         faulthandler.register(HANG_SIGNAL, stacks, all_threads=True)
-    die_with_parent()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
+    die_with_parent(int(sys.argv[3]))
     plan = decode_plan(sys.stdin.buffer.readline())
     try:
         serve(plan, channel)
@@ -41,10 +42,12 @@ def main() -> None:
     os._exit(0)
 
 
-def die_with_parent() -> None:
-    """Ask Linux to end this process when its parent is gone, even by SIGKILL."""
+def die_with_parent(parent: int) -> None:
+    """Ask Linux to end this process when its parent is gone, even by SIGKILL; it may be gone already."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def serve(plan: Plan, channel: Channel) -> None:
