@@ -62,6 +62,8 @@ class CudaPatches:
         self.patches.set(torch, "Generator", generator_type(self.machine.generators))
         self.patches.set(torch._C, "_host_emptyCache", lambda: None)
         self.patches.set(torch.cuda.graph, "default_capture_stream", None)
+        # A build with CUDA would hand recurrent layers to cuDNN, which takes no CPU memory.
+        self.patches.set(torch.backends.cudnn, "is_acceptable", constant("is_acceptable", False))
         self.patches.set(torch, "compile", uncompiled)
         self.patches.set(torch.compiler, "cudagraph_mark_step_begin", lambda: None)
         self.patches.set_everywhere(torch.accelerator, self.accelerator())
