@@ -51,6 +51,9 @@ def run(
     write_baseline_: bool = typer.Option(False, "--write-baseline", help="Record all findings as known."),
     diff_base: str | None = typer.Option(None, "--diff-base", metavar="REV", help="Only lines changed since REV."),
     html: Path | None = typer.Option(None, "--html", metavar="FILE", help="Also write the report as one HTML file."),
+    diff: bool = typer.Option(False, "--diff", help="Show what --fix would change, as a patch, and change nothing."),
+    fix: bool = typer.Option(False, "--fix", help="Rewrite what has a safe cure, then report the rest."),
+    unsafe_fixes: bool = typer.Option(False, "--unsafe-fixes", help="Also the cures that may change values."),
     exit_zero: bool = typer.Option(False, "--exit-zero", help="Exit 0 whatever is found."),
     statistics: bool = typer.Option(False, help="Count findings by rule."),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="Print findings only."),
@@ -84,6 +87,15 @@ def run(
         report = replace(report, findings=compared.findings, in_baseline=compared.num_known, notes=report.notes + notes)
     if diff_base is not None:
         report = replace(report, findings=on_changed_lines(report.findings, changed_since(diff_base, paths[0])))
+    if diff or fix:
+        from capturelint.cli.fixing import show_fixes, write_fixes
+
+        if diff:
+            raise typer.Exit(1 if show_fixes(report.shown, unsafe_fixes) and not exit_zero else 0)
+        if write_fixes(report.shown, unsafe_fixes):
+            read_lines.cache_clear()
+            again = check(paths, options(settings, entry, bind, follow, assumed))
+            report = report_of(again, version, level, wanted, unwanted, settings)
     write(report, format, output, statistics, quiet)
     if html is not None:
         from capturelint.report.html import check_html
