@@ -14,7 +14,7 @@ from torch.utils import _device
 
 from capturelint.emulator.memory import MARK, Memory, memory_of, place, untyped_storage
 from capturelint.emulator.refusal import CAPTURING, PAGEABLE
-from capturelint.vocabulary import Effect, ObservationKind
+from capturelint.vocabulary import ObservationKind
 
 if TYPE_CHECKING:
     from capturelint.emulator.machine import Machine
@@ -25,6 +25,11 @@ DEVICE = torch.device("cuda", 0)
 HOST = torch.device("cpu")
 FACTORIES = ("tensor", "as_tensor", "asarray")
 plain = torch._C.TensorBase
+unpatched = {name: getattr(torch, name) for name in FACTORIES}
+original_deepcopy = Tensor.__deepcopy__
+original_repr = Tensor.__repr__
+original_reduce_ex = Tensor.__reduce_ex__
+original_storage_to = torch.UntypedStorage.to
 
 
 def is_device(device: object) -> bool:
@@ -36,9 +41,9 @@ def is_device(device: object) -> bool:
 
 def indexed(device: Any) -> Any:
     """``cuda`` as ``cuda:0``: torch asks a driver for the index otherwise, and there is none."""
-    if device is not None and is_device(device):
-        return torch.device("cuda", 0) if device in ("cuda", 0) or torch.device(device).index is None else device
-    return device
+    if device is None or not is_device(device):
+        return device
+    return torch.device("cuda", device if isinstance(device, int) else torch.device(device).index or 0)
 
 
 class TensorPatches:
@@ -54,8 +59,7 @@ class TensorPatches:
             self.patches.set(Tensor, name, self.property(name))
         for name in (
             "to", "cuda", "cpu", "type", "type_as", "numpy", "tolist", "pin_memory", "is_pinned", "get_device",
-            "record_stream", "new_tensor", "__deepcopy__", "__reduce_ex__", "__array__", "__repr__",
-            "new",
+            "record_stream", "new_tensor", "new", "__deepcopy__", "__reduce_ex__", "__array__", "__repr__",
         ):  # fmt: skip
             original = getattr(Tensor, name)
             self.patches.set(Tensor, name, named(getattr(self, name.strip("_")), original))
@@ -309,11 +313,3 @@ def named(replacement: Any, original: Any) -> Any:
     call.__name__ = getattr(original, "__name__", "call")
     call.__doc__ = getattr(original, "__doc__", None)
     return call
-
-
-unpatched = {name: getattr(torch, name) for name in FACTORIES}
-original_deepcopy = Tensor.__deepcopy__
-original_repr = Tensor.__repr__
-original_reduce_ex = Tensor.__reduce_ex__
-original_storage_to = torch.UntypedStorage.to
-UNUSED = (Effect,)
