@@ -20,7 +20,7 @@ from capturelint.static.values import (
     constant,
     union,
 )
-from capturelint.vocabulary import Phase, Varies
+from capturelint.vocabulary import Varies
 
 if TYPE_CHECKING:
     from capturelint.static.interpret import Interpreter
@@ -110,7 +110,7 @@ def call_list(
 def keep(vm: Interpreter, owner: Ref, value: Value, node: ast.AST, exact: bool = True) -> None:
     """Append to a list. In recorded code, on a list that outlives the step, it happens at capture only."""
     found = vm.heap[owner]
-    if vm.heap.persistent(owner) and vm.phase in (Phase.WARM_UP, Phase.RECORDED) and vm.driver is None:
+    if vm.recording and vm.heap.persistent(owner) and vm.driver is None and not vm.doubt:
         vm.heap.per_step.add(Home(owner.oid, "#length"))
     if vm.driver is not None:
         vm.driver.on_keep(vm, value, node, "append")
