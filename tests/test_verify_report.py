@@ -36,7 +36,17 @@ def from_json(record) -> VerifyReport:
     """A report from its JSON, as far as the figures go."""
     buckets = []
     for bucket in record["buckets"]:
-        figures = {"pool_bytes", "capture_s", "graph_nodes", "steps", "max_error", "noise", "tolerance", "argmax_flips"}
+        figures = {
+            "pool_bytes",
+            "capture_s",
+            "graph_nodes",
+            "steps",
+            "max_error",
+            "noise",
+            "tolerance",
+            "argmax_flips",
+            "busy_share",
+        }
         times = {name: Times(**bucket[name]) for name in ("eager_ms", "replay_ms", "host_ms")}
         fields = {name: bucket[name] for name in figures} | {"probes": tuple(bucket["probes"])}
         buckets.append(BucketResult(bucket["size"], Verdict(bucket["verdict"]), **fields, **times))
@@ -100,7 +110,7 @@ def test_a_recorded_run_is_printed_with_its_speed_up_and_floor():
     report = from_json(record)
     printed = text(report)
     assert "on NVIDIA H200 (torch 2.11.0+cu130)" in printed.splitlines()[0]
-    assert "launch-bound: graphs pay, 9.76x at batch 4; floor 0.28 ms to read the weights once" in printed
+    assert "launch-bound: graphs pay, 11.83x at batch 1; floor 0.29 ms to read the weights once" in printed
     again = json.loads(render_verify_json(report))
     assert [bucket | again["buckets"][at] for at, bucket in enumerate(record["buckets"])] == again["buckets"]
     assert (again["floor"], again["launch_bound"]) == (record["floor"], True)
