@@ -1,0 +1,77 @@
+"""Processor time of one decode step: plain, on the emulated device, captured, replayed.
+
+Run with one thread, as `OMP_NUM_THREADS=1 python benchmarks/emulator_overhead.py [hidden size]`. Small sizes are the
+worst case: the emulator's cost is per ATen call.
+"""
+
+import sys
+import time
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+from capturelint.emulator import cuda
+
+HEADS, LENGTH, LAYERS, REPEATS = 4, 64, 8, 60
+
+
+class Layer(nn.Module):
+    def __init__(self, hidden):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(hidden, 3 * hidden, bias=False), nn.Linear(hidden, hidden, bias=False)
+        self.up, self.down = nn.Linear(hidden, 4 * hidden, bias=False), nn.Linear(4 * hidden, hidden, bias=False)
+        self.before, self.after = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
+        self.register_buffer("k", torch.zeros(2, HEADS, LENGTH, hidden // HEADS))
+        self.register_buffer("v", torch.zeros(2, HEADS, LENGTH, hidden // HEADS))
+
+    def forward(self, x, position, mask):
+        q, k, v = self.qkv(self.before(x)).view(x.shape[0], 3, HEADS, 1, -1).unbind(1)
+        self.k.index_copy_(2, position, k)
+        self.v.index_copy_(2, position, v)
+        x = x + self.out(F.scaled_dot_product_attention(q, self.k, self.v, attn_mask=mask).reshape(x.shape))
+        return x + self.down(F.gelu(self.up(self.after(x))))
+
+
+def best_ms(run):
+    for _ in range(5):
+        run()
+    times = []
+    for _ in range(REPEATS):
+        start = time.process_time()
+        run()
+        times.append(time.process_time() - start)
+    return min(times) * 1e3
+
+
+def main():
+    hidden = int(sys.argv[1]) if len(sys.argv) > 1 else 64
+    layers = nn.ModuleList(Layer(hidden) for _ in range(LAYERS)).eval()
+
+    def step(x, position):
+        mask = (torch.arange(LENGTH, device=x.device) <= position)[None, None, None]
+        for layer in layers:
+            x = layer(x, position, mask)
+        return x
+
+    inputs = torch.randn(2, hidden), torch.tensor([3])
+    with torch.no_grad():
+        plain = best_ms(lambda: step(*inputs))
+        with cuda():
+            layers.cuda()
+            on_device = [value.cuda() for value in inputs]
+            eager = best_ms(lambda: step(*on_device))
+            graph = torch.cuda.CUDAGraph()
+            start = time.process_time()
+            with torch.cuda.graph(graph):
+                step(*on_device)
+            capture = (time.process_time() - start) * 1e3
+            replay = best_ms(graph.replay)
+    print(f"hidden {hidden}: plain {plain:.2f} ms", end="")
+    for name, value in (("eager", eager), ("capture", capture), ("replay", replay)):
+        print(f", {name} {value:.2f} ms ({value / plain:.1f}x)", end="")
+    print()
+
+
+if __name__ == "__main__":
+    main()
