@@ -1,6 +1,7 @@
 """Python-level constructs against what an H200 said of them (torch 2.11): captured, or refused.
 
-Every refused construct but `torch.cond`, which imports the compiler, and a sixth of the others. The names in their code are rebuilt here.
+Every refused construct but `torch.cond`, which imports the compiler, and a sixth of the others. The names in their
+code are rebuilt here.
 """
 
 from __future__ import annotations
