@@ -162,7 +162,8 @@ class Probe:
         """Make the model's own caches for another batch; return its size."""
         batch = next(self.batches)
         if self.kind is Kind.SETUP:
-            self.model.setup_caches(batch, LENGTH)
+            with self.anything.device:  # as gpt-fast does: its masks and tables name no device
+                self.model.setup_caches(batch, LENGTH)
         return batch
 
 
