@@ -20,8 +20,8 @@ def test_a_report_in_the_readme_is_what_check_prints(shown):
     assert shown["output"] == printed
 
 
-def test_the_readme_shows_a_finding_and_a_verdict():
-    assert [match["words"].split()[0] for match in SHOWN.finditer(README)] == ["check", "verify"]
+def test_the_readme_shows_a_finding_and_two_verdicts():
+    assert [match["words"].split()[0] for match in SHOWN.finditer(README)] == ["check", "verify", "verify"]
 
 
 def test_the_first_two_commands_are_demo_and_test():

@@ -116,6 +116,11 @@ def test_a_recorded_run_is_printed_with_its_speed_up_and_floor():
     assert (again["floor"], again["launch_bound"]) == (record["floor"], True)
 
 
+def test_the_readme_shows_the_recorded_run():
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    assert text(from_json(json.loads(RECORDED.read_text()))) in readme
+
+
 def test_the_recorded_replay_is_within_two_percent_of_a_graph_captured_by_hand():
     record = json.loads(RECORDED.read_text())
     by_hand = {row["batch"]: row["replay_ms_p50"] for row in record["hand_captured"]}
