@@ -72,7 +72,7 @@ def run(
         raise UsageError(f"--confidence {confidence}: say certain, likely or possible")
     version = torch or settings.torch or declared_torch(paths[0])
     assumed = ANY_TORCH if version is None and is_in_project(paths[0]) else version
-    checked = check(paths, options(settings, entry, bind, follow, assumed))
+    checked = check(paths, options(settings, entry, bind, follow, assumed, jobs))
     report = report_of(checked, version, level, wanted, unwanted, settings)
     known = baseline or settings.baseline
     if write_baseline_:
@@ -94,7 +94,7 @@ def run(
             raise typer.Exit(1 if show_fixes(report.shown, unsafe_fixes) and not exit_zero else 0)
         if write_fixes(report.shown, unsafe_fixes):
             read_lines.cache_clear()
-            again = check(paths, options(settings, entry, bind, follow, assumed))
+            again = check(paths, options(settings, entry, bind, follow, assumed, jobs))
             report = report_of(again, version, level, wanted, unwanted, settings)
     write(report, format, output, statistics, quiet)
     if html is not None:
@@ -107,9 +107,12 @@ def run(
     raise typer.Exit(0 if exit_zero and code == 1 else code)
 
 
-def options(settings: Config, entry: list[str], bind: list[str], follow: list[str], version: str | None) -> Options:
+def options(
+    settings: Config, entry: list[str], bind: list[str], follow: list[str], version: str | None, jobs: int
+) -> Options:
     """What the analysis is asked for, from the command line and the configuration."""
     return Options(
+        jobs=jobs,
         entry=tuple(entry) or settings.entry,
         bind=bindings(settings, bind),
         follow=tuple(follow) or settings.follow,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,8 +17,9 @@ from capturelint.static.files import SourceText, find_sources, in_cells, read_so
 from capturelint.static.ignores import apply_ignores
 from capturelint.static.index import Index, Module
 from capturelint.static.judge import judge
+from capturelint.static.parallel import run_entries
 from capturelint.static.regions import Entry, EntryKind, find_entries
-from capturelint.static.roots import Outcome, Stage, run_entry
+from capturelint.static.roots import Outcome, Stage
 
 RECURSION_LIMIT = 20_000
 """Calls of analysed code are calls of the interpreter: sixty of them, each a few nested expressions deep."""
@@ -34,6 +36,7 @@ class Options:
     exclude: tuple[str, ...] = ()
     include: tuple[str, ...] = ()
     root: Path = field(default_factory=Path.cwd)
+    jobs: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +87,7 @@ def check(paths: Sequence[Path], options: Options) -> Checked:
     notes: list[str] = []
     unlisted: set[str] = set()
     outcomes: list[Outcome] = []
-    for entry in entries:
-        outcome = run_entry(stage, entry)
+    for entry, outcome in zip(entries, run_entries(stage, entries, options.jobs), strict=True):
         outcomes.append(outcome)
         events += outcome.events
         unlisted |= outcome.unlisted
@@ -108,10 +110,15 @@ def check(paths: Sequence[Path], options: Options) -> Checked:
     )
 
 
+def shown(path: Path) -> str:
+    """A path as it is printed: from the working directory."""
+    return Path(os.path.relpath(path)).as_posix()
+
+
 def undeclared(event: Event) -> str:
     """What is said of a hazard of older releases where the project declares no torch: no finding, but not silence."""
     place = event.site.place
-    where = f"{place.path}:{place.line}"
+    where = f"{shown(place.path)}:{place.line}"
     return f"{where}: `{event.name}` is refused by torch {event.torch}; no torch is declared, see --torch"
 
 
