@@ -225,7 +225,7 @@ def measure_chunks(module: ModuleType, model, repeats: int, new: int) -> list[di
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tiny", action="store_true", help="a tiny model and few steps, to try the script")
-    parser.add_argument("--tokens-only", action="store_true", help="skip the step times, compare bfloat16 tokens only")
+    parser.add_argument("--tokens-only", metavar="DTYPE", help="skip the step times, compare tokens in this dtype")
     arguments = parser.parse_args()
     tiny = arguments.tiny
     out = Path(os.environ.get("OUT", "."))
@@ -258,7 +258,7 @@ def main() -> None:
         save()
         del model
     # Random weights with tied embeddings repeat one token for ever; untied, the tokens depend on all that came before.
-    for dtype in ("bfloat16",) if arguments.tokens_only else ("bfloat16", "float32"):
+    for dtype in [arguments.tokens_only] if arguments.tokens_only else ["bfloat16", "float32"]:
         module = generate(out, {**config, "tie_word_embeddings": False}, dtype)
         record["tokens"][dtype] = compare_tokens(module, module.build_model("cuda").requires_grad_(False), new)
         save()

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 RECORD = json.loads(
     (Path(__file__).parents[1] / "fixtures/recorded/generated_runner.h200-torch2.11.json").read_text(encoding="utf-8")
 )
@@ -13,10 +15,15 @@ def test_the_runner_replays_within_two_percent_of_a_graph_captured_by_hand():
     assert [row["batch"] for row in RECORD["step_ms"] if row["ratio"] > 1.02] == []
 
 
-def test_every_live_batch_decodes_the_tokens_that_eager_decodes_with_its_padding():
-    rows = RECORD["tokens"]["bfloat16"]
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_every_live_batch_decodes_the_tokens_that_eager_decodes_with_its_padding(dtype):
+    rows = RECORD["tokens"][dtype]
     assert [row["batch"] for row in rows] == list(range(1, 9))
     assert all(row["equals_padded_eager"] for row in rows)
+
+
+def test_every_live_batch_decodes_the_tokens_of_the_bare_batch_in_float32():
+    assert all(row["equals_live_eager"] for row in RECORD["tokens"]["float32"])
 
 
 def test_tokens_of_a_padded_batch_may_differ_from_those_of_the_bare_batch_in_bfloat16():
