@@ -69,6 +69,8 @@ MAX_DEPTH = 60
 MAX_UNROLL = 6
 MAX_DOUBT = 2
 """Nested unknown host conditions from which on a finding is only possible: one switch may well be on, two rarely."""
+GUESSED_FUEL = 80_000
+"""The same for an entry that is a guess from a signature: a library has hundreds of them."""
 FUEL = 400_000
 """Expressions that one entry may evaluate; what is not reached by then is not analysed, and the report says so."""
 

@@ -16,7 +16,7 @@ from capturelint.static.driver import Driver, Facts, finish_step
 from capturelint.static.events import Event
 from capturelint.static.homes import Sort, Step
 from capturelint.static.index import ClassDef, FunctionDef, Index, Module
-from capturelint.static.interpret import Interpreter
+from capturelint.static.interpret import FUEL, GUESSED_FUEL, Interpreter
 from capturelint.static.regions import CACHE_WORDS, Entry, EntryKind
 from capturelint.static.state import Call
 from capturelint.static.values import (
@@ -158,6 +158,7 @@ def machine(stage: Stage, entry: Entry) -> Interpreter:
     vm.stack.append(Call("<entry>", entry.module, None, None))
     vm.cap = Confidence.LIKELY if entry.capped else Confidence.CERTAIN
     vm.compiled = entry.compiled
+    vm.fuel = GUESSED_FUEL if entry.capped else FUEL
     if any(m is not None and sets_default_device(m) for m in [entry.module]):
         vm.default_memory = Memory.EITHER
     return vm
