@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
 from rich.text import Text
 
 from capturelint import __version__
@@ -27,6 +26,7 @@ from capturelint.report.github import command
 from capturelint.report.junit import render_junit
 from capturelint.report.model import CheckReport, Format, counted, relative
 from capturelint.report.sarif import render_sarif
+from capturelint.report.text import plain_console
 from capturelint.vocabulary import Confidence, Outcome, Severity
 
 OUTCOMES: Mapping[Severity, Outcome] = {
@@ -147,16 +147,7 @@ def groups(findings: Sequence[LogFinding]) -> list[Group]:
 def render_text(report: LogReport, *, colour: bool, quiet: bool) -> str:
     """For people: each message once, with what it means and the cure. The last line is a count."""
     out = io.StringIO()
-    console = Console(
-        file=out,
-        force_terminal=colour,
-        color_system="standard" if colour else None,
-        width=10_000,
-        legacy_windows=False,
-        emoji=False,
-        markup=False,
-        highlight=False,
-    )
+    console = plain_console(out, colour)
     for group in groups(report.findings):
         for line in group_lines(group, failing=group.first.message.severity in report.fail_on):
             console.print(line, soft_wrap=True)

@@ -10,6 +10,7 @@ import io
 import re
 import textwrap
 from collections.abc import Iterator
+from typing import TextIO
 
 from rich.console import Console
 from rich.text import Text
@@ -43,6 +44,20 @@ STYLES = {
 }
 
 
+def plain_console(out: TextIO, colour: bool) -> Console:
+    """A rich console that writes what it is given: no wrapping, markup or emoji of its own."""
+    return Console(
+        file=out,
+        force_terminal=colour,
+        color_system="standard" if colour else None,
+        width=10_000,
+        legacy_windows=False,
+        emoji=False,
+        markup=False,
+        highlight=False,
+    )
+
+
 def render_text(
     report: CheckReport,
     *,
@@ -58,16 +73,7 @@ def render_text(
     """
     shown = report.shown
     out = io.StringIO()
-    console = Console(
-        file=out,
-        force_terminal=colour,
-        color_system="standard" if colour else None,
-        width=10_000,
-        legacy_windows=False,
-        emoji=False,
-        markup=False,
-        highlight=False,
-    )
+    console = plain_console(out, colour)
     lines = statistics_lines(report) if statistics else (t for f in shown for t in finding_lines(f, read, width))
     for line in lines:
         console.print(line, soft_wrap=True)

@@ -37,19 +37,16 @@ from capturelint.static.values import (
     Tensor,
     Text,
     Truth,
-    Union,
     Value,
-    element_of,
     join,
     options,
     union,
 )
-from capturelint.vocabulary import Confidence, Varies
+from capturelint.vocabulary import Varies
 
 if TYPE_CHECKING:
     from capturelint.static.interpret import Interpreter
 
-MODULE = "torch.nn.Module"
 DTYPES = {
     **dict.fromkeys(("float", "float16", "float32", "float64", "bfloat16", "half", "double"), Kind.FLOAT),
     **dict.fromkeys(("int", "int8", "int16", "int32", "int64", "long", "short", "uint8", "uint16"), Kind.INT),
@@ -407,17 +404,7 @@ def write_slot(vm: Interpreter, owner: Ref, key: object, value: Value, node: ast
     home = Home(owner.oid, key)
     moved = any(t.home not in (None, home) and not t.view for t in tensors_of(vm.heap, value))
     if vm.recording and vm.heap.persistent(owner) and not same and (fresh_tensors(vm.heap, value) or moved):
-        vm.step.stores.append(
-            Store(
-                Home(owner.oid, key),
-                old if old is not None else NONE,
-                value,
-                vm.site(node),
-                vm.doubt,
-                bool(vm.hidden),
-                outside=vm.driver is not None and len(vm.stack) == vm.driver.depth,
-            )
-        )
+        record_store(vm, home, old if old is not None else NONE, value, node)
     if not isinstance(value, Tensor) or not same:
         vm.heap.write(owner, key, value)
 
@@ -492,15 +479,15 @@ def put_element(vm: Interpreter, owner: Ref, value: Value) -> None:
     vm.heap.replace(owner, element=value if found.element is None else join(found.element, value))
 
 
-__all__ = ["Confidence", "Union", "element_of", "load", "store"]
-
-
 def note_element_store(vm: Interpreter, owner: Ref, value: Value, node: ast.AST) -> None:
     """A store under a key that is not known: like a slot write, on the container as a whole."""
     found = vm.heap[owner]
     if vm.recording and vm.heap.persistent(owner) and fresh_tensors(vm.heap, value):
         old = found.element if found.element is not None else NONE
-        outside = vm.driver is not None and len(vm.stack) == vm.driver.depth
-        vm.step.stores.append(
-            Store(Home(owner.oid, "[]"), old, value, vm.site(node), vm.doubt, bool(vm.hidden), outside)
-        )
+        record_store(vm, Home(owner.oid, "[]"), old, value, node)
+
+
+def record_store(vm: Interpreter, home: Home, old: Value, value: Value, node: ast.AST) -> None:
+    """Remember a tensor put into what outlives the step, to be judged when the step is over."""
+    outside = vm.driver is not None and len(vm.stack) == vm.driver.depth
+    vm.step.stores.append(Store(home, old, value, vm.site(node), vm.doubt, bool(vm.hidden), outside))

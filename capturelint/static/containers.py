@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from capturelint.static import attributes
-from capturelint.static.homes import Object, Sort, Store, fresh_tensors
+from capturelint.static.homes import Object, Sort, fresh_tensors
 from capturelint.static.values import (
     NONE,
     UNKNOWN,
@@ -115,10 +115,7 @@ def keep(vm: Interpreter, owner: Ref, value: Value, node: ast.AST, exact: bool =
     if vm.driver is not None:
         vm.driver.on_keep(vm, value, node, "append")
     if vm.recording and vm.heap.persistent(owner) and fresh_tensors(vm.heap, value):
-        outside = vm.driver is not None and len(vm.stack) == vm.driver.depth
-        vm.step.stores.append(
-            Store(Home(owner.oid, "append"), NONE, value, vm.site(node), vm.doubt, bool(vm.hidden), outside)
-        )
+        attributes.record_store(vm, Home(owner.oid, "append"), NONE, value, node)
     looping = vm.driver is not None and vm.driver.loops > 0
     if (
         found.sort is Sort.LIST

@@ -262,9 +262,6 @@ class Driver:
             if self.captures and any(most == largest < held for held, most in self.rows.values()):
                 vm.emit(EventKind.BUCKET_GAP, site, "lookup", Confidence.LIKELY, name=str(largest), phase=Phase.REPLAY)
 
-    def on_return(self, vm: Interpreter, value: Value, node: ast.AST) -> None:
-        """A function returns: nothing is wrong with returning a static output, only with keeping it."""
-
 
 def is_host_number(value: Value) -> bool:
     """A host number, flag or text, whichever alternative."""

@@ -41,7 +41,6 @@ from capturelint.vocabulary import EventKind, Varies
 if TYPE_CHECKING:
     from capturelint.static.interpret import Interpreter
 
-Arguments = tuple[list[Value], dict[str, Value]]
 DRAWS = ("random.", "numpy.random.", "time.", "uuid.", "secrets.", "datetime.", "os.urandom", "os.getpid")
 HARMLESS_CLOCKS = frozenset(
     [
@@ -53,9 +52,6 @@ HARMLESS_CLOCKS = frozenset(
         "numpy.random.RandomState",
         "datetime.timedelta",
     ]
-)
-LOG_METHODS = frozenset(
-    {"debug", "info", "warning", "warn", "error", "exception", "critical", "log", "warning_once", "info_once"}
 )
 
 

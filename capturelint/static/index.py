@@ -209,6 +209,12 @@ class Index:
         path = candidates[0] if candidates else self.followed(name)
         return self.load(path) if path is not None else None
 
+    def forget_globals(self) -> None:
+        """Drop the values of module-level names: they point into the heap of the run that made them."""
+        for module in self.modules.values():
+            if module is not None:
+                module.globals.clear()
+
     def followed(self, name: str) -> Path | None:
         """The file of a module in a followed package, looked up beside the checked code and then on ``sys.path``."""
         top, *rest = name.split(".")

@@ -65,7 +65,6 @@ from capturelint.static.values import (
 from capturelint.vocabulary import Confidence, EventKind, Phase, Varies
 
 EventKey: TypeAlias = tuple[object, ...]
-MAX_DEPTH = 60
 MAX_UNROLL = 6
 MAX_DOUBT = 2
 """Nested unknown host conditions from which on a finding is only possible: one switch may well be on, two rarely."""
@@ -303,8 +302,6 @@ class Interpreter:
         """Leave the function; value and heap are joined with the other ways out."""
         value = self.eval(node.value, scope) if node.value is not None else NONE
         self.stack[-1].returns.append((value, self.heap.snapshot()))
-        if self.driver is not None:
-            self.driver.on_return(self, value, node)
         return False
 
     def run_raise(self, node: ast.Raise, scope: Scope) -> bool:

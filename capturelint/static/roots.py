@@ -140,9 +140,7 @@ class Stage:
 
 def run_entry(stage: Stage, entry: Entry) -> Outcome:
     """Run one entry from a clean state."""
-    for module in stage.index.modules.values():
-        if module is not None:
-            module.globals.clear()
+    stage.index.forget_globals()
     match entry.kind:
         case EntryKind.DRIVER:
             return run_driver(stage, entry)
@@ -358,9 +356,7 @@ def run_driver(stage: Stage, entry: Entry) -> Outcome:
     facts = Facts()
     outcome = Outcome()
     for final in (False, True):
-        for module in stage.index.modules.values():
-            if module is not None:
-                module.globals.clear()
+        stage.index.forget_globals()
         vm = machine(stage, entry)
         vm.driver = Driver(facts, final)
         vm.phase = Phase.WARM_UP
