@@ -21,6 +21,8 @@ def render_verify_json(report: VerifyReport, compiled: Mapping[str, object] | No
     record: Json = {"schema": 1, "version": __version__, "target": report.target, "device": machine.device}
     if machine.gpu is not None:
         record["gpu"] = machine.gpu
+    if machine.driver is not None:
+        record["driver"] = machine.driver
     record |= {
         "torch": machine.torch,
         "verdict": report.verdict,
@@ -46,6 +48,8 @@ def bucket_record(bucket: BucketResult) -> Json:
         "noise": bucket.noise,
         "tolerance": bucket.tolerance,
         "steps": bucket.steps or None,
+        "first_step": bucket.first_step if bucket.step_errors else None,
+        "step_errors": [finite(error) for error in bucket.step_errors] or None,
         "argmax_flips": bucket.argmax_flips,
         "graph_nodes": bucket.graph_nodes,
         "pool_bytes": bucket.pool_bytes,

@@ -203,6 +203,8 @@ def judge(session: Session, bucket: int, reference: Reference, captured: Capture
         noise=reference.noise,
         tolerance=reference.tolerance,
         argmax_flips=argmax_flips(expected, run.outputs),
+        step_errors=comparison.errors,
+        first_step=run.first,
     )
     if at is None:
         return Judged(result, captured, reference)

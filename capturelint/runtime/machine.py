@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import torch
@@ -19,8 +20,18 @@ def find(wanted: str) -> Machine | Fault:
         built = "this torch is built without CUDA" if torch.version.cuda is None else "torch finds no CUDA device"
         return Fault(Stage.START, f"no GPU: {built} ({torch.__version__}); use --device emulated", machine=True)
     if has_gpu and wanted != "emulated":
-        return Machine("cuda", torch.__version__, torch.cuda.get_device_name())
+        return Machine("cuda", torch.__version__, torch.cuda.get_device_name(), driver())
     return Machine("emulated", torch.__version__)
+
+
+def driver() -> str | None:
+    """The version of the NVIDIA driver, where it can be asked."""
+    ask = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    try:
+        said = subprocess.run(ask, capture_output=True, text=True, check=True, timeout=20).stdout.split()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return said[0] if said else None
 
 
 def limit_memory(device: str, gib: float | None) -> None:

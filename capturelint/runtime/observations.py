@@ -54,7 +54,8 @@ class BucketResult:
     """Everything that one bucket's runs gave. Times and sizes are ``None`` where nothing was measured.
 
     ``max_error``, ``noise`` and ``tolerance`` are relative to the largest value of the eager output. ``fault`` means
-    that the target failed without any capture, so the bucket says nothing about graphs.
+    that the target failed without any capture, so the bucket says nothing about graphs. ``step_errors`` are those of
+    the replayed steps, of which the first is step ``first_step``.
     """
 
     size: int
@@ -75,15 +76,18 @@ class BucketResult:
     replay_ms: Times | None = None
     host_ms: Times | None = None
     busy_share: float | None = None
+    step_errors: tuple[float, ...] = ()
+    first_step: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where the runs happened. ``gpu`` is ``None`` when emulated."""
+    """Where the runs happened. ``gpu`` and ``driver`` (its version) are ``None`` when emulated."""
 
     device: str
     torch: str
     gpu: str | None = None
+    driver: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

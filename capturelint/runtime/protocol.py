@@ -147,6 +147,9 @@ def decode_bucket(record: dict[str, object]) -> BucketResult:
     probes = record["probes"]
     assert isinstance(probes, list)
     fields["probes"] = tuple(probes)
+    errors = record["step_errors"]
+    assert isinstance(errors, list)
+    fields["step_errors"] = tuple(errors)
     return BucketResult(**fields)  # type: ignore[arg-type]
 
 
