@@ -23,7 +23,7 @@ help:
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "error: Python 3.10 or newer is needed; name one with PYTHON=..." >&2; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test,verify,report]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test,verify,report,lsp]'
 	@touch $@
 
 demo: $(STAMP)
