@@ -15,7 +15,7 @@ pytest.importorskip("torch", reason="the compiled step is looked at by torch")
 from capturelint.compiler import breaks, partitions, skips
 from capturelint.compiler.coverage import coverage_of
 from capturelint.compiler.listen import Ear, Heard
-from capturelint.compiler.report import CompileEvent, CompileKind, CompileReport, Coverage, once
+from capturelint.compiler.report import CompileEvent, CompileKind, CompileReport, Coverage, Span, once
 
 LINES = (data_directory("fixtures") / "compile" / "h200-torch2.11.jsonl").read_text(encoding="utf-8").splitlines()
 RECORDED = {f"{r['name']}{'+scalars' * r['capture_scalar_outputs']}": r for r in map(json.loads, LINES)}
@@ -161,6 +161,18 @@ def test_kernels_are_counted_by_who_launched_them():
     ]
 
 
+def test_kernels_that_follow_each_other_are_one_span_of_the_timeline():
+    trace = [
+        api("cudaGraphLaunch", 2, 12),
+        kernel("mm", 2) | {"ts": 100, "dur": 4},
+        kernel("relu", 2) | {"ts": 106, "dur": 2},
+        api("cuLaunchKernel", 3, 40),
+        kernel("sort", 3) | {"ts": 109, "dur": 5},
+        kernel("late", 2) | {"ts": 150, "dur": 1},
+    ]
+    assert coverage_of(trace).timeline == (Span(0, 8, 2, True), Span(9, 14, 1, False), Span(50, 51, 1, True))
+
+
 def test_the_report_has_the_fields_of_the_contract():
     event = CompileEvent(CompileKind.GRAPH_BREAK, "Tensor.item", "model.py", 8)
     record = CompileReport("NVIDIA H200", "2.11.0", (event,), coverage=Coverage(120, 123, 2)).as_json()
@@ -175,6 +187,7 @@ def test_the_report_has_the_fields_of_the_contract():
         "graph_launches": 2,
         "replay_kernels": 0,
         "outside": (),
+        "timeline": (),
     }
 
 

@@ -19,10 +19,12 @@ from typing import TypedDict
 
 import torch
 
-from capturelint.compiler.report import Coverage, Milliseconds, OutsideKernel
+from capturelint.compiler.report import Coverage, Milliseconds, OutsideKernel, Span
 from capturelint.logs.matcher import LIBRARY
 
 NUM_TIMED = 50
+GAP_US = 10.0
+"""Kernels of a graph start a few microseconds after each other; a longer pause is worth seeing."""
 GRAPH_LAUNCH = re.compile(r"cu(?:da)?GraphLaunch")
 PYTHON_FRAME = re.compile(r"(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)")
 REPLAY_FRAMES = re.compile(r"torch/cuda/graphs\.py\(\d+\): replay|cudagraph_trees\.py\(\d+\): \w*copy_input\w*")
@@ -99,7 +101,23 @@ def coverage_of(trace: Iterable[TraceEvent]) -> Coverage:
         graph_launches=sum(bool(GRAPH_LAUNCH.match(launch.name)) for launch in launches.values()),
         replay_kernels=len(outside) - len(gaps),
         outside=summed(gaps),
+        timeline=timeline_of(kernels, launches),
     )
+
+
+def timeline_of(kernels: Sequence[TraceEvent], launches: Mapping[int | str, Launch]) -> tuple[Span, ...]:
+    """Kernels in time, those of one kind that are at most ``GAP_US`` apart as one span."""
+    spans: list[Span] = []
+    ordered = sorted(kernels, key=lambda kernel: kernel["ts"])
+    for kernel in ordered:
+        start = round(kernel["ts"] - ordered[0]["ts"], 1)
+        end, inside = round(start + kernel.get("dur", 0.0), 1), launched_by_graph(kernel, launches)
+        last = spans[-1] if spans else None
+        if last is not None and last.in_graph is inside and start - last.end_us <= GAP_US:
+            spans[-1] = Span(last.start_us, max(end, last.end_us), last.kernels + 1, inside)
+        else:
+            spans.append(Span(start, end, 1, inside))
+    return tuple(spans)
 
 
 def correlation(kernel: TraceEvent) -> int | str:

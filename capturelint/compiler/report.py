@@ -61,9 +61,22 @@ class OutsideKernel:
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of one step in which kernels follow each other at once, all inside graphs or all outside.
+
+    Microseconds from the start of the step's first kernel.
+    """
+
+    start_us: float
+    end_us: float
+    kernels: int
+    in_graph: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Coverage:
     """Kernels of one steady-state step. ``replay_kernels`` are launched by the replay itself, to copy inputs and to
-    move random generators on; they are in neither of the other two counts.
+    move random generators on; they are in neither of the other two counts. ``timeline`` has all of them, in time.
     """
 
     kernels_in_graphs: int
@@ -71,6 +84,7 @@ class Coverage:
     graph_launches: int
     replay_kernels: int = 0
     outside: tuple[OutsideKernel, ...] = ()
+    timeline: tuple[Span, ...] = ()
 
     @property
     def percent(self) -> float:
@@ -158,7 +172,8 @@ def from_json(record: Mapping[str, Any]) -> CompileReport:
     coverage = record["coverage"]
     if coverage is not None:
         outside = tuple(OutsideKernel(**kernel) for kernel in coverage["outside"])
-        coverage = Coverage(**{**coverage, "outside": outside})
+        timeline = tuple(Span(**span) for span in coverage["timeline"])
+        coverage = Coverage(**{**coverage, "outside": outside, "timeline": timeline})
     return CompileReport(
         device=record["device"],
         torch=record["torch"],
