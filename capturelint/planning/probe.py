@@ -14,16 +14,13 @@ from enum import Enum
 from itertools import count, product
 from typing import Any, Protocol, TypeAlias
 
+from capturelint.arguments import CACHES, MASKS, POSITIONS, TOKENS
 from capturelint.errors import TargetError
 
 Tensor: TypeAlias = Any
 """A torch tensor; only its own methods are used."""
 Model: TypeAlias = Any
 
-TOKENS = ("input_ids", "tokens", "token_ids", "idx", "ids", "token", "input_token", "x")
-POSITIONS = ("position_ids", "positions", "input_pos", "cache_position", "position", "pos")
-CACHES = ("past_key_values", "cache", "kv_cache", "kv_caches", "past_key_value", "caches")
-MASKS = ("attention_mask", "mask", "attn_mask")
 LENGTH = 8
 """Positions of the cache while probing."""
 PROMPT = 3

@@ -16,16 +16,13 @@ from typing import Any
 
 import torch
 
+from capturelint.arguments import CACHES, MASKS, POSITIONS, TOKENS
 from capturelint.errors import TargetError
 from capturelint.runtime.outputs import flatten
 from capturelint.runtime.project import project_roots
 from capturelint.runtime.static_cache import StaticCache, WatchingCache
 from capturelint.runtime.target import Inputs, Target
 
-TOKENS = ("input_ids", "tokens", "token_ids", "idx", "ids", "token", "input_token", "x")
-POSITIONS = ("position_ids", "positions", "input_pos", "cache_position", "position", "pos")
-CACHES = ("past_key_values", "cache", "kv_cache", "kv_caches", "past_key_value", "caches")
-MASKS = ("attention_mask", "mask", "attn_mask")
 REFUSALS = (RuntimeError, TypeError, ValueError, IndexError, AttributeError, AssertionError, KeyError)
 
 Layout = Callable[[torch.Tensor, int], torch.Tensor]
