@@ -147,7 +147,7 @@ def tensor_attribute(vm: Interpreter, tensor: Tensor, name: str) -> Value:
 
 def shape_of(tensor: Tensor) -> Sequence:
     """The shape of a tensor: host numbers that change with the bucket, or with the step where it grows."""
-    varies = max(tensor.varies, Varies.PER_BUCKET)
+    varies = max(tensor.varies, Varies.PER_BUCKET) if tensor.stretched else Varies.PER_BUCKET
     size = Number(varies, tensor.deps if varies is Varies.PER_STEP else frozenset())
     if tensor.rank is None or tensor.rank > 8:
         return Sequence(None, size, shape=True)
@@ -390,7 +390,7 @@ def store(vm: Interpreter, owner: Value, name: object, value: Value, node: ast.A
         if isinstance(option, Ref) and vm.heap.get(option) is not None:
             write_slot(vm, option, name, value, node, same)
         elif isinstance(option, ModuleValue) and isinstance(name, str):
-            option.module.globals[name] = value
+            write_slot(vm, vm.globals_of(option.module, name), name, value, node)
         elif isinstance(option, Tensor) and name == "data" and vm.recording and option.home is not None:
             vm.step.stores.append(Store(option.home, option, value, vm.site(node), vm.doubt, bool(vm.hidden)))
 
@@ -405,6 +405,8 @@ def write_slot(vm: Interpreter, owner: Ref, key: object, value: Value, node: ast
     moved = any(t.home not in (None, home) and not t.view for t in tensors_of(vm.heap, value))
     if vm.recording and vm.heap.persistent(owner) and not same and (fresh_tensors(vm.heap, value) or moved):
         record_store(vm, home, old if old is not None else NONE, value, node)
+    if isinstance(value, Tensor) and value.on_host and not same and vm.heap.persistent(owner) and home in value.deps:
+        vm.heap.per_step.add(home)
     if not isinstance(value, Tensor) or not same:
         vm.heap.write(owner, key, value)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 from capturelint.static import attributes, nn_calls, python_calls
@@ -125,15 +126,30 @@ def instance_of(vm: Interpreter, definition: ClassDef) -> Value:
 def settle_memory(vm: Interpreter, made: Ref) -> None:
     """Who built the instance also moved it: parameters and buffers are on the device, other tensors may be."""
     nn_calls.move_module(vm, made, Memory.DEVICE, set())
+    chosen = any(module is not None and chooses_device(module.text) for module in vm.index.modules.values())
     for _, value in list(vm.heap.reach(made)):
         found = vm.heap.get(value) if isinstance(value, Ref) else None
         if found is None or not any(is_unplaced(v) for v in found.slots.values()):
             continue
+        stays = not chosen and isinstance(found.cls, ClassDef) and not is_movable(vm, found.cls)
+        memory = Memory.HOST if stays else Memory.EITHER
         slots = {
-            key: replace(v, memory=Memory.EITHER) if isinstance(v, Tensor) and is_unplaced(v) else v
+            key: replace(v, memory=memory, sure=Confidence.LIKELY) if isinstance(v, Tensor) and is_unplaced(v) else v
             for key, v in found.slots.items()
         }
         vm.heap.objects[value.oid] = replace(found, slots=slots)  # type: ignore[union-attr]
+
+
+@cache
+def chooses_device(text: str) -> bool:
+    """Whether a module sets torch's default device, so that plain factories may make device tensors."""
+    return any(word in text for word in ("set_default_device", "set_default_tensor_type", "with torch.device"))
+
+
+def is_movable(vm: Interpreter, definition: ClassDef) -> bool:
+    """Whether an instance can be moved to a device as a whole: modules, and classes with a method for it."""
+    movers = (attributes.find_method(vm, definition, name) for name in ("to", "cuda", "_apply"))
+    return attributes.is_module(vm, definition) or attributes.is_open(vm, definition) or any(movers)
 
 
 def is_unplaced(value: Value) -> bool:
@@ -208,6 +224,8 @@ def is_instance(vm: Interpreter, value: Value, kind: Value) -> bool | None:
         answers = {is_instance(vm, value, item) for item in kind.items}
         return True if True in answers else None if None in answers else False
     if isinstance(value, Tensor):
+        if isinstance(kind, External) and (value.array or kind.path.startswith("numpy.")):
+            return value.array and kind.path == "numpy.ndarray"
         if isinstance(kind, External):
             return kind.path.endswith(("Tensor", "Parameter")) if kind.path.startswith(("torch", "builtins")) else None
         return False if isinstance(kind, Class) else None

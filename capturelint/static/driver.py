@@ -17,6 +17,7 @@ from capturelint.static.values import (
     NONE,
     Const,
     Home,
+    Memory,
     Number,
     Ref,
     Scope,
@@ -137,8 +138,11 @@ class Driver:
             self.loaded.add(home)
             self.loaded_now.add(home)
             self.values.setdefault(home, value)
-            if home in self.facts.late - self.facts.keyed and isinstance(value, (Const, Number)):
-                return Number(Varies.PER_STEP, frozenset({home}))
+            if home in self.facts.late - self.facts.keyed:
+                if isinstance(value, (Const, Number)):
+                    return Number(Varies.PER_STEP, frozenset({home}))
+                if isinstance(value, Tensor) and value.memory is Memory.HOST:
+                    return replace(value, varies=Varies.PER_STEP, deps=frozenset({home}))
         return value
 
     def on_use(self, vm: Interpreter, tensor: Tensor) -> None:
@@ -197,6 +201,8 @@ class Driver:
                 self.dirty.setdefault(home, self.outer_site(vm, node) if outer is not None else vm.site(node))
         else:
             self.dirty.pop(home, None)
+            if target.memory is Memory.HOST and self.captures and home in self.loaded:
+                self.facts.late.add(home)
 
     def mark_negative(self, vm: Interpreter, target: Tensor) -> None:
         """A static input was filled with a negative number: an index that wraps."""
@@ -292,6 +298,8 @@ def finish_step(vm: Interpreter) -> None:
 
 def judge_store(vm: Interpreter, store: Store) -> None:
     """One tensor that was put into a slot that outlives the step."""
+    if all(tensor.memory is Memory.HOST for tensor in tensors_of(vm.heap, store.new)):
+        return  # no graph holds the address of pageable memory
     grown = [t for t in tensors_of(vm.heap, store.new) if t.extends is not None and t.made is not None]
     sure = Confidence.LIKELY if store.doubt else Confidence.CERTAIN
     if store.hidden:

@@ -148,6 +148,9 @@ class Heap:
             if home in self.per_step:
                 return Number(Varies.PER_STEP, frozenset({home}))
             return replace(value, deps=value.deps | {home})
+        if self.per_step and isinstance(value, Tensor) and value.on_host:
+            home = Home(ref.oid, key)
+            return replace(value, varies=Varies.PER_STEP, deps=value.deps | {home}) if home in self.per_step else value
         return value
 
     def write(self, ref: Ref, key: object, value: Value) -> None:

@@ -10,7 +10,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from capturelint.static import attributes, calls, containers, cuda_calls, nn_calls, python_calls, torch_calls, transfers
+from capturelint.static import (
+    attributes,
+    calls,
+    containers,
+    cuda_calls,
+    nn_calls,
+    python_calls,
+    results,
+    torch_calls,
+    transfers,
+)
 from capturelint.static.homes import Object, Sort, as_slots
 from capturelint.static.index import ClassDef
 from capturelint.static.values import (
@@ -100,8 +110,27 @@ def host_function(vm: Interpreter, path: str, args: list[Value], kwargs: dict[st
             vm.emit(EventKind.SYNC, node, "host-function", tensor.sure, name=path)
             return Number(Varies.PER_STEP, read=True)
     if path.startswith("numpy."):
-        return UNKNOWN
+        return numpy_result(vm, path.removeprefix("numpy."), args, kwargs, node)
     return combined(args)
+
+
+def numpy_result(vm: Interpreter, name: str, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
+    """An array in host memory, or a host number."""
+    present = torch_calls.tensors_in(torch_calls.flatten(vm, args))
+    if name in ARRAYS:
+        lead = present[0] if present and name in ("array", "asarray", "ascontiguousarray", "copy") else None
+        rank = transfers.nesting(vm, args[0]) if name in ("array", "asarray") and args else None
+        if name in ("zeros", "ones", "empty", "full"):
+            rank = transfers.size_rank(vm, args[:1])
+        return replace(lead, home=None, array=True) if lead else Tensor(
+            Memory.HOST, 1 if name == "arange" else rank, ident=vm.ident(), placed=True, array=True
+        )  # fmt: skip
+    if present:
+        return results.result(vm, args, node, None)
+    return combined(args) if args and all(isinstance(v, (Number, Const)) for v in args) else UNKNOWN
+
+
+ARRAYS = frozenset(["zeros", "ones", "empty", "full", "array", "asarray", "ascontiguousarray", "copy", "arange"])
 
 
 def combined(values: list[Value]) -> Number:

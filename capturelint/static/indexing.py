@@ -198,7 +198,7 @@ def check_bounds(vm: Interpreter, tensor: Tensor, parts: list[Value], node: ast.
                 vm.emit(EventKind.SYNC, node, "slice-bound", held.sure)
             elif tensor.on_device:
                 torch_calls.report_varying(vm, bound, node, "slice")
-        if isinstance(part, Number) and tensor.on_device:
+        if isinstance(part, (Number, Tensor)) and tensor.on_device:
             torch_calls.report_varying(vm, part, node, "index")
 
 

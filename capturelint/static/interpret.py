@@ -122,6 +122,7 @@ class Interpreter:
         self.module_memory = Memory.DEVICE
         self.orders: dict[ClassDef, list[ClassDef | str]] = {}
         self.instances: dict[object, Value] = {}
+        self.rebound: dict[Module, Ref] = {}
         self.unlisted: set[str] = set()
         self.reached: dict[FunctionDef, None] = {}
         self.side_streams: dict[object, Stream] = {}
@@ -547,7 +548,7 @@ class Interpreter:
         if self.driver is not None:
             self.driver.on_bind(self, scope, name, value, node)
         if name in scope.globals:
-            scope.module.globals[name] = value
+            attributes.write_slot(self, self.globals_of(scope.module, name), name, value, node)
         elif name in scope.nonlocals and scope.parent is not None:
             holder: Scope | None = scope.parent
             while holder is not None and name not in holder.names:
@@ -664,6 +665,11 @@ class Interpreter:
 
     def global_name(self, name: str, module: Module) -> Value:
         """A module-level name, evaluated on first use."""
+        held = self.rebound.get(module)
+        if held is not None and self.heap.get(held) is not None:
+            current = attributes.read_slot(self, held, name)
+            if current is not None:
+                return current
         present = module.globals.get(name)
         if present is not None:
             return present  # type: ignore[return-value]
@@ -671,6 +677,17 @@ class Interpreter:
         value = self.define(name, module)
         module.globals[name] = value
         return value
+
+    def globals_of(self, module: Module, name: str) -> Ref:
+        """The object whose slots are the module's rebound names, so that they have homes like any other slot."""
+        held = self.rebound.get(module)
+        if held is None or self.heap.get(held) is None:
+            held = self.heap.new(Object(Sort.INSTANCE, "#module"))
+            self.heap.replace(held, born=-1)
+            self.rebound[module] = held
+        if name not in self.heap[held].slots and (present := self.global_name(name, module)) is not UNKNOWN:
+            self.heap.write(held, name, present)
+        return held
 
     def define(self, name: str, module: Module) -> Value:
         """The value of a module-level definition."""
@@ -1171,7 +1188,9 @@ class Interpreter:
             case Const():
                 return Truth.TRUE if value.value else Truth.FALSE
             case Tensor():
-                return Truth.DEVICE if value.on_device and self.recording else Truth.HOST
+                if value.on_device and self.recording:
+                    return Truth.DEVICE
+                return Truth.STEP if varies_of(value) is Varies.PER_STEP else Truth.HOST
             case Number(varies=Varies.PER_STEP, read=False):
                 return Truth.STEP
             case Sequence(items=items) if items is not None:

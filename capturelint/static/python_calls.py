@@ -30,6 +30,7 @@ from capturelint.static.values import (
     Value,
     constant,
     deps_of,
+    element_of,
     int_constant,
     is_number,
     join,
@@ -145,7 +146,7 @@ def convert(vm: Interpreter, name: str, args: list[Value], node: ast.AST) -> Val
         if tensor.on_device:
             vm.emit(EventKind.SYNC, node, name, tensor.sure, name=name)
             return Number(Varies.PER_STEP, read=True)
-        return Number(tensor.varies, tensor.deps)
+        return Number(tensor.varies, tensor.deps, tensor.drawn)
     known = constant(args[0])
     if isinstance(known, (int, float)) and name in ("int", "float", "bool"):
         return Const({"int": int, "float": float, "bool": bool}[name](known), deps_of(args[0]))
@@ -214,7 +215,8 @@ def length(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: a
             return vm.call(attributes.bound(vm, value, *method, node), [], {}, node)
         return Const(len(items)) if items is not None and not vm.heap.persistent(value) else Number()
     if isinstance(value, Tensor):
-        return Const(value.rows) if value.rows is not None else Number(max(value.varies, Varies.PER_BUCKET), value.deps)
+        shape = attributes.shape_of(value)
+        return shape.items[0] if shape.items else element_of(shape)
     return Number(Varies.PER_BUCKET if isinstance(value, Sequence) and value.shape else Varies.NEVER)
 
 

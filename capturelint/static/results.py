@@ -66,6 +66,9 @@ def result(
         "recorded": vm.recording,
         "negative": any(t.negative for t in tensors),
         "varies": max((varies_of(v) for v in flat), default=Varies.NEVER) if memory is Memory.HOST else Varies.NEVER,
+        "stretched": any(t.stretched for t in tensors),
+        "array": bool(tensors) and all(t.array for t in tensors),
+        "drawn": next((t.drawn for t in tensors if t.drawn), None) if memory is Memory.HOST else None,
         "deps": frozenset(sorted(deps, key=str)[:MAX_DEPS]) if len(deps) > MAX_DEPS else deps,
     }
     return Tensor(**{**fields, **more})  # type: ignore[arg-type]
@@ -88,14 +91,9 @@ def operate(
     op: object = None,
 ) -> Value:
     """An arithmetic operator on at least one tensor."""
-    for operand in operands:
-        tensor = tensor_in(operand)
-        if tensor is None:
-            torch_calls.report_varying(vm, operand, node, "kernel-argument")
     tensors = torch_calls.tensors_in(operands)
-    host = [t for t in tensors if t.on_host and t.varies is Varies.PER_STEP]
-    if host and any(t.on_device for t in tensors):
-        torch_calls.report_varying(vm, Number(Varies.PER_STEP, host[0].deps), node, "kernel-argument")
+    for operand in operands if not all(t.on_host for t in tensors) else ():
+        torch_calls.report_varying(vm, operand, node, "kernel-argument")
     ranks = [t.rank for t in tensors]
     rank = None if None in ranks or matmul else max(r for r in ranks if r is not None)
     kind = Kind.BOOL if compare else None
@@ -124,7 +122,10 @@ def read_value(vm: Interpreter, name: str, args: list[Value], tensors: list[Tens
     on_device = any(t.on_device for t in tensors)
     varies = Varies.PER_STEP if on_device else max((t.varies for t in tensors), default=Varies.NEVER)
     deps = frozenset() if on_device else frozenset().union(*(t.deps for t in tensors)) if tensors else frozenset()
-    number = Number(varies, deps, read=on_device or varies is not Varies.PER_STEP)
+    drawn = next((t.drawn for t in tensors if t.drawn), None)
+    number = Number(varies, deps, drawn, read=on_device or varies is not Varies.PER_STEP)
+    if name == "numpy" and tensors:
+        return replace(tensors[0], memory=Memory.HOST, array=True, placed=True)
     return number if name == "item" else vm.new_list(Sequence(None, number))
 
 

@@ -26,6 +26,7 @@ from capturelint.static.values import (
     Tensor,
     Value,
     constant,
+    deps_of,
     element_of,
     options,
     tensor_in,
@@ -117,8 +118,8 @@ def use(vm: Interpreter, tensors: list[Tensor]) -> None:
 
 def report_varying(vm: Interpreter, value: Value, node: ast.AST, how: str, name: str = "") -> None:
     """A host value that changes at every step reached recorded code: what it is now is baked."""
-    for option in options(value):
-        if isinstance(option, Number) and option.varies is Varies.PER_STEP and not option.read:
+    for option in map(as_number, options(value)):
+        if option is not None and option.varies is Varies.PER_STEP and not option.read:
             if option.drawn is not None:
                 vm.emit(EventKind.RANDOM, option.drawn, "drawn", option.sure, name=option.drawn.code)
                 return
@@ -135,6 +136,13 @@ def report_varying(vm: Interpreter, value: Value, node: ast.AST, how: str, name:
             return
 
 
+def as_number(value: Value) -> Number | None:
+    """A host number, as itself or as a 0-d tensor in pageable memory, which kernels take by value."""
+    if isinstance(value, Tensor) and value.memory is Memory.HOST and value.rank == 0:
+        return Number(value.varies, value.deps, value.drawn, sure=value.sure)
+    return value if isinstance(value, Number) else None
+
+
 def mutate(vm: Interpreter, target: Tensor, node: ast.AST, source: Value | None = None) -> None:
     """An in-place write. Outside set-up it is remembered by home: what depends on itself advances with every run."""
     if vm.phase is Phase.SET_UP:
@@ -145,6 +153,8 @@ def mutate(vm: Interpreter, target: Tensor, node: ast.AST, source: Value | None 
             results.fork(vm, node)
     if target.home is not None:
         vm.step.mutated.setdefault(target.home, vm.site(node))
+        if target.memory is Memory.HOST and source is not None and target.home in deps_of(source):
+            vm.heap.per_step.add(target.home)
     if vm.compiled and vm.recording and is_compiled_input(vm, target):
         vm.emit(
             EventKind.MUTATED_INPUT, node, "in-place", min(target.sure, Confidence.LIKELY), name=str(target.home or "")
@@ -356,4 +366,6 @@ def in_place(
         if name != "copy_" and name not in ACCUMULATES and isinstance(source, Tensor):
             source = replace(source, deps=frozenset())  # a write at a position is not a function of what was there
     mutate(vm, target, node, source)
+    if vm.recording and target.on_host and "random" in sorts_of(vm, name):
+        return replace(target, varies=Varies.PER_STEP, drawn=vm.site(node))
     return target

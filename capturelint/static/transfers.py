@@ -91,6 +91,10 @@ def factory(vm: Interpreter, name: str, args: list[Value], kwargs: dict[str, Val
     varies = max((varies_of(v) for v in torch_calls.flatten(vm, [*args, *kwargs.values()])), default=Varies.NEVER)
     if memory is not Memory.HOST and vm.phase is not Phase.SET_UP:
         vm.step.work += 1
+    drawn = (
+        vm.site(node) if vm.recording and memory is Memory.HOST and "random" in torch_calls.sorts_of(vm, name) else None
+    )
+    varies = Varies.PER_STEP if drawn is not None else varies
     return Tensor(
         memory,
         rank,
@@ -100,6 +104,8 @@ def factory(vm: Interpreter, name: str, args: list[Value], kwargs: dict[str, Val
         recorded=vm.recording,
         negative=isinstance(number, (int, float)) and number < 0,
         varies=varies if varies is Varies.PER_STEP and memory is not Memory.DEVICE else Varies.NEVER,
+        drawn=drawn,
+        stretched=drawn is None and varies is Varies.PER_STEP,
         deps=frozenset().union(*map(deps_of, torch_calls.flatten(vm, args))) if args else frozenset(),
         placed="device" in kwargs or memory is Memory.PINNED,
     )
@@ -155,7 +161,10 @@ def from_host(vm: Interpreter, name: str, args: list[Value], kwargs: dict[str, V
         kind_argument(kwargs, present.kind if present is not None else kind_of(flat[0]) if flat else Kind.UNKNOWN),
         ident=vm.ident(),
         recorded=vm.recording,
-        varies=varies if any(isinstance(v, Number) and not v.read for v in flat) else Varies.NEVER,
+        varies=varies
+        if any(isinstance(v, Tensor) or (isinstance(v, Number) and not v.read) for v in flat)
+        else Varies.NEVER,
+        drawn=next((t.drawn for t in inner if t.drawn), None) if memory is Memory.HOST else None,
         deps=frozenset().union(*map(deps_of, flat)) if flat else frozenset(),
         negative=any(isinstance(n := constant(v), int) and n < 0 for v in flat),
         placed="device" in kwargs or memory is Memory.PINNED,

@@ -146,6 +146,12 @@ class Tensor:
     """True for a tensor that the entry was called with."""
     placed: bool = False
     """True where the code named the device, so that no default and no later move decides."""
+    array: bool = False
+    """True for a NumPy array: host memory, and not a torch tensor."""
+    drawn: Site | None = None
+    """The call that drew a host tensor from a generator."""
+    stretched: bool = False
+    """True where its length, and not only what it holds, changes as ``varies`` says."""
 
     @property
     def on_device(self) -> bool:
@@ -442,6 +448,9 @@ def join_tensors(left: Tensor, right: Tensor) -> Tensor:
         parameter=left.parameter and right.parameter,
         argument=left.argument or right.argument,
         placed=left.placed and right.placed,
+        array=left.array and right.array,
+        drawn=left.drawn or right.drawn,
+        stretched=left.stretched or right.stretched,
     )
 
 
@@ -468,6 +477,8 @@ def varies_of(value: Value) -> Varies:
         case Sequence():
             return max(map(varies_of, value.items), default=Varies.NEVER) if value.items else varies_of(value.element)
         case Range():
+            return value.varies
+        case Tensor() if value.on_host:
             return value.varies
         case _:
             return Varies.NEVER
