@@ -16,15 +16,6 @@ from test_rules_fixtures import CASES, Case
 RUNS = tuple(case for case in CASES if case.block.runs)
 BUCKET, STEPS, WARM_UP = 2, 8, 3
 
-# Blocks for which the two halves say different things, and what the run-time half says; each fails once they agree.
-DIFFERENT = {
-    # The read is seen as such: which question the host asked is not told from the call.
-    "One-hot without a size, replayed": [[13, "implicit-sync"]],
-    "An assertion on values, replayed": [[13, "implicit-sync"]],
-    # What grew is seen where it is used, one line later.
-    "A list that grows, replayed": [[14, "host-side-effect"]],
-}
-
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory) -> dict[str, dict]:
@@ -55,12 +46,8 @@ def expected(case: Case) -> list[list[object]]:
 @pytest.mark.parametrize("case", RUNS, ids=lambda case: case.id)
 def test_capture_and_replay_blame_the_marked_line(case, answers):
     answer = answers[case.id]
-    assert answer["blamed"] == DIFFERENT.get(case.block.title, expected(case)), answer
+    assert answer["blamed"] == expected(case), answer
     assert (answer["verdict"] == "ok") == (not expected(case)), answer
-
-
-def test_differences_are_of_blocks_that_exist():
-    assert DIFFERENT.keys() <= {case.block.title for case in RUNS}
 
 
 def test_a_run_has_one_hazard():

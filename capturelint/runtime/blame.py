@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
-from capturelint.catalog import Rule, load_rules
+from capturelint.catalog import Rule, load_operations, load_rules
 from capturelint.finding import Evidence, Finding
 from capturelint.place import Frame, Place
 from capturelint.runtime.observations import Observation, Spot
-from capturelint.vocabulary import Confidence, ObservationKind, Outcome
+from capturelint.vocabulary import Confidence, Effect, ObservationKind, Outcome
 
 MAX_CODE = 48
 HOST_METHODS = re.compile(r"\.(item|tolist|cpu|numpy|to|synchronize|query)\(")
@@ -25,6 +25,13 @@ CAPTURE_WORDS = ("captur", "another stream")
 """Words of CUDA's refusals; what the target raises by itself has none of them."""
 
 GROWING = {"cat", "stack", "constant_pad_nd", "pad", "hstack", "vstack"}
+
+EFFECT_RULES: Mapping[Effect, str] = {
+    Effect.DYNAMIC_SHAPE: "dynamic-shape",
+    Effect.UPLOAD: "upload",
+    Effect.UNSAFE: "unsafe-operation",
+}
+"""What ``check`` calls an operation of that effect."""
 
 DEFAULT_RULES: Mapping[ObservationKind, str] = {
     ObservationKind.HOST_READ: "host-sync",
@@ -69,6 +76,7 @@ MESSAGES: Mapping[ObservationKind, str] = {
 }
 
 MOVED = "`{code}` moves a number that the graph froze"
+GROWN = "`{code}` lengthens `{home}`, which no replay repeats"
 
 SILENT = {
     ObservationKind.SCALAR_CHANGED,
@@ -153,7 +161,7 @@ def written(observation: Observation, name: str, rule: Rule | None, spot: Spot |
     """A finding in our own words; the cure is the rule's."""
     silent = observation.kind in SILENT
     code = code_at(spot) if spot else ""
-    template = MOVED if is_moved_number(observation) else MESSAGES[observation.kind]
+    template = words_of(observation)
     message = template.format_map(
         Blanks(code=code, before=observation.before or "its first value", home=observation.home)
     )
@@ -172,9 +180,15 @@ def written(observation: Observation, name: str, rule: Rule | None, spot: Spot |
     )
 
 
-def is_moved_number(observation: Observation) -> bool:
-    """Whether the observation names the store that a frozen number comes from, and not its use."""
-    return observation.kind is ObservationKind.SCALAR_CHANGED and bool(observation.home)
+def words_of(observation: Observation) -> str:
+    """The message's template. With a home, the observation names the store that a frozen thing comes from."""
+    match observation.kind:
+        case ObservationKind.SCALAR_CHANGED if observation.home:
+            return MOVED
+        case ObservationKind.CALL_CHANGED if observation.home:
+            return GROWN
+        case kind:
+            return MESSAGES[kind]
 
 
 def filled(texts: Sequence[str], code: str) -> tuple[str, ...]:
@@ -186,7 +200,7 @@ def rule_name(observation: Observation, spot: Spot | None) -> str:
     """The rule that an observation confirms."""
     match observation.kind:
         case ObservationKind.HOST_READ if spot is not None:
-            return read_rule(spot)
+            return operation_rule(observation.kind, spot) or read_rule(spot)
         case ObservationKind.SHAPE_CHANGED if observation.home or observation.call in GROWING:
             return "cache-growth"
         case ObservationKind.REFUSED if not any(words in observation.text for words in CAPTURE_WORDS):
@@ -195,6 +209,24 @@ def rule_name(observation: Observation, spot: Spot | None) -> str:
             return "stream-misuse"
         case kind:
             return DEFAULT_RULES[kind]
+
+
+def operation_rule(kind: ObservationKind, spot: Spot) -> str:
+    """The rule about the operation called at ``spot``, where a run that shows ``kind`` confirms it; empty if none.
+
+    CUDA's error is the same for a count that sizes a result and for any other read; the catalogue tells them apart.
+    """
+    operations, rules = load_operations().operations, load_rules()
+    for node in ast.walk(parsed(spot.path)):
+        if not isinstance(node, ast.Call) or not is_at(node, spot):
+            continue
+        words = ast.unparse(node.func).split(".")
+        known = (operations.get(".".join(words[at:])) for at in range(len(words)))
+        for case in next((row.cases for row in known if row is not None), ()):
+            rule = EFFECT_RULES.get(case.effect, "")
+            if rule and kind in rules[rule].runtime:
+                return rule
+    return ""
 
 
 def read_rule(spot: Spot) -> str:
@@ -207,9 +239,13 @@ def read_rule(spot: Spot) -> str:
 
 def is_condition(spot: Spot) -> bool:
     """Whether the expression at ``spot`` decides a branch; the whole line where columns are unknown."""
+    tested: list[ast.expr | ast.stmt]
     for node in ast.walk(parsed(spot.path)):
         match node:
-            case ast.If(test=test) | ast.While(test=test) | ast.Assert(test=test) | ast.IfExp(test=test):
+            case ast.Assert(test=test):
+                # Python charges the jump of an assertion to the whole statement.
+                tested = [test, node]
+            case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test):
                 tested = [test]
             case ast.BoolOp(values=values):
                 tested = list(values)
@@ -217,18 +253,23 @@ def is_condition(spot: Spot) -> bool:
                 tested = [operand]
             case _:
                 continue
-        if any(decides(expression, spot) for expression in tested):
+        if any(decides(each, spot) for each in tested):
             return True
     return False
 
 
-def decides(expression: ast.expr, spot: Spot) -> bool:
+def decides(tested: ast.expr | ast.stmt, spot: Spot) -> bool:
     """Whether a condition is the expression at ``spot``; ``x in tensor`` reads by itself."""
-    if isinstance(expression, ast.Compare) and isinstance(expression.ops[0], (ast.In, ast.NotIn)):
+    if isinstance(tested, ast.Compare) and isinstance(tested.ops[0], (ast.In, ast.NotIn)):
         return False
+    return is_at(tested, spot)
+
+
+def is_at(node: ast.expr | ast.stmt, spot: Spot) -> bool:
+    """Whether ``node`` is what stands at ``spot``; whatever starts on its line where columns are unknown."""
     if not spot.column:
-        return expression.lineno == spot.line
-    return (expression.lineno, expression.col_offset + 1, (expression.end_col_offset or 0) + 1) == (
+        return node.lineno == spot.line
+    return (node.lineno, node.col_offset + 1, (node.end_col_offset or 0) + 1) == (
         spot.line,
         spot.column,
         spot.end_column,

@@ -8,7 +8,7 @@ Addresses of intermediates differ at every step and mean nothing; those of homes
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from capturelint.runtime.lines import Line, LineLog, Store, parting
 from capturelint.runtime.observations import Observation, Spot
@@ -171,6 +171,19 @@ def moved_numbers(before: StepTrace) -> Iterator[Observation]:
             step=before.step,
             before=repr(old),
             after=repr(new),
+            home=store.slot.name,
+        )
+
+
+def grown(before: StepTrace, seen: Observation) -> Iterator[Observation]:
+    """Lists and dictionaries that ``before`` made longer: where ``seen``, the call that changed, comes from."""
+    for store in before.stores:
+        yield replace(
+            seen,
+            text=f"`{store.slot.name}` went from {store.slot.value} to {store.after} entries; {seen.text}",
+            spots=store.spots,
+            before=repr(store.slot.value),
+            after=repr(store.after),
             home=store.slot.name,
         )
 

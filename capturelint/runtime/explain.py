@@ -18,13 +18,14 @@ from capturelint.runtime.differences import (
     StepTrace,
     captured_otherwise,
     frozen,
+    grown,
     moved_homes,
     moved_numbers,
     trace_of,
     unique,
 )
 from capturelint.runtime.eager import make_inputs
-from capturelint.runtime.homes import Slot, homes, numbers
+from capturelint.runtime.homes import Slot, homes, lengths, numbers
 from capturelint.runtime.lines import LineLog
 from capturelint.runtime.observations import Observation, Spot
 from capturelint.runtime.project import Project
@@ -62,6 +63,8 @@ def explain(bench: Bench) -> list[Observation]:
         return [otherwise]
     for later in eager:
         if found := frozen(first, later):
+            if takes_more(found[0]) and (growing := explain_growth(bench, found[0])):
+                return growing
             return traced_back(found, explain_numbers(bench), later.draws)
     return explain_moves(bench)
 
@@ -91,6 +94,17 @@ def explain_moves(bench: Bench) -> list[Observation]:
     """Homes that a step gave another tensor which the next step read."""
     before, after = watched_step(bench, lambda state: [home.slot for home in homes(state)])
     return list(unique(moved_homes(before, after)))
+
+
+def takes_more(seen: Observation) -> bool:
+    """Whether the same call from the same line was given another number of tensors."""
+    return seen.kind is ObservationKind.CALL_CHANGED and seen.before == seen.after
+
+
+def explain_growth(bench: Bench, seen: Observation) -> list[Observation]:
+    """Containers of the state that the captured step makes longer, where a call changes with what it is given."""
+    before, _ = watched_step(bench, lengths)
+    return list(unique(grown(before, seen)))
 
 
 def explain_numbers(bench: Bench) -> list[Observation]:

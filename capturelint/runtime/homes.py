@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import types
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from dataclasses import dataclass
 
 import torch
@@ -56,8 +56,14 @@ class Home:
         return self.slot.name
 
 
+LENGTH = object()
+"""The key of a container's length."""
+
+
 def read(owner: object, key: object) -> object:
     """What one slot holds."""
+    if key is LENGTH:
+        return len(owner) if isinstance(owner, Sized) else None
     match owner:
         case dict():
             return owner.get(key)
@@ -84,6 +90,16 @@ def numbers(state: object, name: str = "state") -> list[Slot]:
         Slot(label, state, keys, value)
         for label, keys, value in walk(state, name)
         if isinstance(value, (bool, int, float))
+    ]
+
+
+def lengths(state: object, name: str = "state") -> list[Slot]:
+    """The length of every list, dictionary and set under ``state``, and of itself."""
+    found = [(name, (), state), *walk(state, name)]
+    return [
+        Slot(label, state, (*keys, LENGTH), len(value))
+        for label, keys, value in found
+        if isinstance(value, (list, dict, set))
     ]
 
 
