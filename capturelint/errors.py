@@ -33,6 +33,10 @@ class SourceError(CapturelintError):
         self.line = line
         self.reason = reason
 
+    def __reduce__(self) -> tuple[type[SourceError], tuple[Path, int | None, str]]:
+        """From one process to another as it was made; exceptions come back with their message alone otherwise."""
+        return SourceError, (self.path, self.line, self.reason)
+
 
 class TargetError(CapturelintError):
     """A target of ``verify`` that cannot be loaded, built or run eagerly."""

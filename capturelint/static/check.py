@@ -15,7 +15,7 @@ from capturelint.static.baseline import with_fingerprints
 from capturelint.static.events import Event
 from capturelint.static.files import SourceText, find_sources, in_cells, read_source
 from capturelint.static.ignores import apply_ignores
-from capturelint.static.index import Index, Module
+from capturelint.static.index import WATCHED, Index, Module
 from capturelint.static.judge import judge
 from capturelint.static.parallel import run_entries
 from capturelint.static.regions import Entry, EntryKind, find_entries
@@ -81,6 +81,7 @@ def check(paths: Sequence[Path], options: Options) -> Checked:
     for path in files:
         index.add(path)
     modules = [module for path in files if (module := index.load(path)) is not None]
+    index.mentioned = frozenset(word for word in WATCHED if any(word in module.text for module in modules))
     entries = chosen_entries(modules, index, options)
     stage = Stage(index, load_operations(), options.bind)
     events: list[Event] = []
@@ -102,7 +103,7 @@ def check(paths: Sequence[Path], options: Options) -> Checked:
         files=len(files),
         entries=tuple(entries),
         findings=finish(findings, modules, sources, options.root),
-        errors=tuple(sorted([*index.errors, *unlisted_directories], key=str)),
+        errors=tuple(sorted([*index.errors.values(), *unlisted_directories], key=str)),
         notes=tuple(notes),
         events=tuple(events),
         unlisted=frozenset(unlisted),

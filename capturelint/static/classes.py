@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from dataclasses import replace
-from functools import cache
 from typing import TYPE_CHECKING
 
 from capturelint.static import attributes, nn_calls, python_calls
@@ -126,7 +125,7 @@ def instance_of(vm: Interpreter, definition: ClassDef) -> Value:
 def settle_memory(vm: Interpreter, made: Ref) -> None:
     """Who built the instance also moved it: parameters and buffers are on the device, other tensors may be."""
     nn_calls.move_module(vm, made, Memory.DEVICE, set())
-    chosen = any(module is not None and chooses_device(module.text) for module in vm.index.modules.values())
+    chosen = vm.index.mentions("set_default_device", "set_default_tensor_type", "with torch.device")
     for _, value in list(vm.heap.reach(made)):
         found = vm.heap.get(value) if isinstance(value, Ref) else None
         if found is None or not any(is_unplaced(v) for v in found.slots.values()):
@@ -138,12 +137,6 @@ def settle_memory(vm: Interpreter, made: Ref) -> None:
             for key, v in found.slots.items()
         }
         vm.heap.objects[value.oid] = replace(found, slots=slots)  # type: ignore[union-attr]
-
-
-@cache
-def chooses_device(text: str) -> bool:
-    """Whether a module sets torch's default device, so that plain factories may make device tensors."""
-    return any(word in text for word in ("set_default_device", "set_default_tensor_type", "with torch.device"))
 
 
 def is_movable(vm: Interpreter, definition: ClassDef) -> bool:

@@ -7,6 +7,7 @@ Built on ``ast`` and an import table of our own: nothing is imported or run. A f
 from __future__ import annotations
 
 import ast
+import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -18,8 +19,12 @@ from capturelint.errors import SourceError
 from capturelint.place import Place
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+Lookup = tuple[str, Path | None]
 MAX_NAMESPACE = 6
 """Directories without ``__init__.py`` that a module's name may go through."""
+
+WATCHED = ("set_default_device", "set_default_tensor_type", "with torch.device", "set_default_validate_args(False")
+"""What changes all of a program from one place in it: what is analysed depends on any file that says one of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,32 +173,55 @@ class Module:
 
 
 class Index:
-    """Modules by dotted name: the checked files, and the sources of followed packages."""
+    """Modules by dotted name: the checked files, and the sources of followed packages.
+
+    ``lookups`` are the names that were looked for since it was last emptied, each with the directory that the asking
+    module's name is relative to, and the file that was found or ``None``: what an analysis depends on beside its file.
+    ``mentioned`` are the words of ``WATCHED`` that any checked file contains.
+    """
 
     def __init__(self, read: Callable[[Path], str], follow: Iterable[str] = ()) -> None:
         self.read = read
         self.paths: dict[str, list[Path]] = {}
         self.namespaces: dict[str, list[Path]] = {}
         self.modules: dict[Path, Module | None] = {}
-        self.errors: list[SourceError] = []
+        self.errors: dict[Path, SourceError] = {}
         self.roots: dict[str, Path] = {}
         self.follow = tuple(follow)
         self.names: dict[Path, tuple[str, Path]] = {}
+        self.packages: dict[str, tuple[str, Path]] = {}
+        self.resolved: dict[Lookup, Path | None] = {}
+        self.lookups: dict[Lookup, Path | None] = {}
+        self.mentioned: frozenset[str] = frozenset()
 
     def add(self, path: Path) -> None:
         """Make a checked file importable by the name that its package gives it."""
-        name, root = self.names.setdefault(path, dotted_name(path))
+        name, root = self.name_of(path)
+        self.resolved.clear()
         self.paths.setdefault(name, []).append(path)
         for longer in spelled_names(path):
             self.namespaces.setdefault(longer, []).append(path)
         self.roots.setdefault(name.partition(".")[0], root)
 
+    def name_of(self, path: Path) -> tuple[str, Path]:
+        """The dotted name of a file and the directory that this name is relative to."""
+        found = self.names.get(path)
+        if found is None:
+            real = os.path.realpath(path) if os.path.islink(path) else os.path.abspath(path)
+            directory, file = os.path.split(real)
+            if directory not in self.packages:
+                self.packages[directory] = package_of(Path(directory))
+            package, root = self.packages[directory]
+            stem = "" if file == "__init__.py" else os.path.splitext(file)[0]
+            found = ".".join(filter(None, [package, stem])) or Path(directory).name, root
+            self.names[path] = found
+        return found
+
     def load(self, path: Path) -> Module | None:
         """The module of a checked file; ``None`` where it cannot be read or parsed (see ``errors``)."""
         if path not in self.modules:
             self.modules[path] = None  # an import cycle meets an absent module, not itself
-            name, _ = self.names.setdefault(path, dotted_name(path))
-            self.modules[path] = self.parse(path, name)
+            self.modules[path] = self.parse(path, self.name_of(path)[0])
         return self.modules[path]
 
     def find(self, name: str, beside: Module | None = None) -> Module | None:
@@ -202,12 +230,22 @@ class Index:
         Where several checked directories have one of that name (scripts that import their neighbours), the one beside
         the importing module is meant.
         """
-        candidates = self.paths.get(name) or self.namespaces.get(name, [])
-        if len(candidates) > 1 and beside is not None and beside.path in self.names:
-            root = self.names[beside.path][1]
-            candidates = [path for path in candidates if self.names[path][1] == root] or candidates
-        path = candidates[0] if candidates else self.followed(name)
+        root = self.names[beside.path][1] if beside is not None and beside.path in self.names else None
+        path = self.lookups[name, root] = self.resolve(name, root)
         return self.load(path) if path is not None else None
+
+    def resolve(self, name: str, root: Path | None) -> Path | None:
+        """The file of that dotted name as a module whose own name is relative to ``root`` means it."""
+        if (name, root) not in self.resolved:
+            candidates = self.paths.get(name) or self.namespaces.get(name, [])
+            if len(candidates) > 1 and root is not None:
+                candidates = [path for path in candidates if self.names[path][1] == root] or candidates
+            self.resolved[name, root] = candidates[0] if candidates else self.followed(name)
+        return self.resolved[name, root]
+
+    def mentions(self, *words: str) -> bool:
+        """Whether any checked file contains one of these words of ``WATCHED``, wherever: in a comment too."""
+        return not self.mentioned.isdisjoint(words)
 
     def forget_globals(self) -> None:
         """Drop the values of module-level names: they point into the heap of the run that made them."""
@@ -235,7 +273,7 @@ class Index:
             text = self.read(path)
             tree = parse(text, path)
         except SourceError as error:
-            self.errors.append(error)
+            self.errors[path] = error
             return None
         return Module(path, name, text, tree, path.name == "__init__.py")
 
@@ -254,21 +292,20 @@ def parse(text: str, path: Path) -> ast.Module:
         raise SourceError(path, None, str(error)) from error
 
 
-def dotted_name(path: Path) -> tuple[str, Path]:
-    """The dotted name of a file and the directory that this name is relative to."""
-    resolved = path.resolve()
-    parts = [] if resolved.name == "__init__.py" else [resolved.stem]
-    directory = resolved.parent
-    while (directory / "__init__.py").is_file():
-        parts.insert(0, directory.name)
-        directory = directory.parent
-    return ".".join(parts) or resolved.parent.name, directory
+def package_of(directory: Path) -> tuple[str, Path]:
+    """The dotted name of a directory, empty where it is no package, and the directory that this name is relative to."""
+    here = directory.resolve()
+    parts: list[str] = []
+    while (here / "__init__.py").is_file():
+        parts.insert(0, here.name)
+        here = here.parent
+    return ".".join(parts), here
 
 
 def spelled_names(path: Path) -> list[str]:
     """The names that a file may have through directories without ``__init__.py``, shortest first."""
-    resolved = path.resolve()
-    parts = list(resolved.parts[:-1]) if resolved.name == "__init__.py" else [*resolved.parts[:-1], resolved.stem]
+    *parts, file = os.path.realpath(path).split(os.sep)
+    parts += [] if file == "__init__.py" else [os.path.splitext(file)[0]]
     return [".".join(parts[-length:]) for length in range(1, min(len(parts), MAX_NAMESPACE) + 1)]
 
 

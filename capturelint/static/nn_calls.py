@@ -14,6 +14,7 @@ from capturelint.static.values import (
     UNKNOWN,
     Const,
     Device,
+    Dtype,
     Memory,
     Ref,
     Sequence,
@@ -59,9 +60,7 @@ def distribution(vm: Interpreter, path: str, args: list[Value], kwargs: dict[str
     name = path.rpartition(".")[2]
     tensors = torch_calls.tensors_in([*args, *kwargs.values()])
     on_device = [t for t in tensors if t.on_device]
-    off = any(
-        module is not None and "set_default_validate_args(False" in module.text for module in vm.index.modules.values()
-    )
+    off = vm.index.mentions("set_default_validate_args(False")
     if on_device and constant(kwargs.get("validate_args", NONE)) is not False and not off:
         vm.emit(EventKind.SYNC, node, "distribution", on_device[0].sure, name=name)
     torch_calls.use(vm, tensors)
@@ -87,12 +86,18 @@ def call_nn_method(
         case "__call__" | "forward":
             method = attributes.find_method(vm, found.cls, "forward") if isinstance(found.cls, ClassDef) else None
             return vm.call(attributes.bound(vm, owner, *method, node), args, kwargs, node) if method else UNKNOWN
-        case "to" | "cuda" | "cpu" | "half" | "float" | "bfloat16" | "eval" | "train" | "requires_grad_" | "to_empty":
-            if name in ("to", "cuda", "cpu", "to_empty"):
-                memory = destination(name, args, kwargs)
-                if memory is not None:
-                    move_module(vm, owner, memory, set())
+        case "to" | "cuda" | "cpu" | "half" | "float" | "bfloat16" | "double" | "eval" | "train" | "requires_grad_" | "to_empty":
+            memory = destination(name, args, kwargs) if name in ("to", "cuda", "cpu", "to_empty") else None
+            cast = name in CASTS or any(isinstance(value, Dtype) for value in [*args, *kwargs.values()])
+            if vm.driver is not None and (cast or memory in (Memory.HOST, Memory.DEVICE)):
+                vm.driver.on_move(vm, owner, None if cast else memory, node)
+            if memory is not None:
+                move_module(vm, owner, memory, set())
             return owner
+        case "load_state_dict":
+            if vm.driver is not None and constant(kwargs.get("assign", NONE)) is True:
+                vm.driver.on_move(vm, owner, None, node)
+            return UNKNOWN
         case "register_buffer":
             if args and isinstance(constant(args[0]), str):
                 value = args[1] if len(args) > 1 else kwargs.get("tensor", NONE)
@@ -128,6 +133,9 @@ def call_nn_method(
             return owner
         case _:
             return UNKNOWN
+
+
+CASTS = frozenset({"half", "float", "bfloat16", "double"})
 
 
 def children(vm: Interpreter, owner: Ref) -> Value:
