@@ -41,7 +41,7 @@ def collect_one(name: str, device: str | None = None) -> dict[str, object]:
     """In this process; on a GPU where there is one, if no device is named."""
     import torch
 
-    from capturelint.compiler.collect import collect
+    from capturelint.compiler.collect import Program, collect
 
     if name.endswith("+scalars"):
         torch._dynamo.config.capture_scalar_outputs = True
@@ -56,7 +56,7 @@ def collect_one(name: str, device: str | None = None) -> dict[str, object]:
     def step(x):
         return module.step(state, x)
 
-    report = collect(step, lambda number: module.inputs(BATCH, number, device), device)
+    report = collect(Program(step, lambda number: module.inputs(BATCH, number, device)), device, BATCH)
     split = [[p.num_partitions, p.num_cudagraphable] for p in report.partitioned]
     return {"name": name, "device": report.device, "torch": report.torch, **report.as_json(), "partitioned": split}
 

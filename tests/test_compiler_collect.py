@@ -12,7 +12,7 @@ pytest.importorskip("torch", reason="a step is compiled by torch")
 import torch
 
 from capturelint.catalog import data_directory
-from capturelint.compiler.collect import collect
+from capturelint.compiler.collect import Program, collect
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "compile_experiments.py"
 spec = importlib.util.spec_from_file_location("compile_experiments", SCRIPT)
@@ -55,7 +55,7 @@ def test_an_exception_of_the_step_is_in_the_report():
     def step(x):
         return x @ x.new_zeros(3, 3)
 
-    report = collect(step, lambda number: {"x": torch.zeros(4, 64)}, "cpu")
+    report = collect(Program(step, lambda number: {"x": torch.zeros(4, 64)}), "cpu")
 
     assert report.error is not None
     assert "3" in report.error
@@ -63,7 +63,7 @@ def test_an_exception_of_the_step_is_in_the_report():
 
 def test_nothing_is_printed_and_logging_is_as_before(capfd):
     before = {name: torch._logging._internal.logging.getLogger(name).handlers[:] for name in ("torch._dynamo", "torch")}
-    collect(lambda x: x + x.max().item(), lambda number: {"x": torch.zeros(4)}, "cpu")
+    collect(Program(lambda x: x + x.max().item(), lambda number: {"x": torch.zeros(4)}), "cpu")
     after = {name: torch._logging._internal.logging.getLogger(name).handlers[:] for name in ("torch._dynamo", "torch")}
 
     assert {name: len(handlers) for name, handlers in before.items()} == {n: len(h) for n, h in after.items()}

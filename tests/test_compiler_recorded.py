@@ -15,7 +15,7 @@ pytest.importorskip("torch", reason="the compiled step is looked at by torch")
 from capturelint.compiler import breaks, partitions, skips
 from capturelint.compiler.coverage import coverage_of
 from capturelint.compiler.listen import Ear, Heard
-from capturelint.compiler.report import CompileEvent, CompileKind, CompileReport, Coverage, Span, once
+from capturelint.compiler.report import CompiledBucket, CompileEvent, CompileKind, CompileReport, Coverage, Span, once
 
 LINES = (data_directory("fixtures") / "compile" / "h200-torch2.11.jsonl").read_text(encoding="utf-8").splitlines()
 RECORDED = {f"{r['name']}{'+scalars' * r['capture_scalar_outputs']}": r for r in map(json.loads, LINES)}
@@ -175,10 +175,12 @@ def test_kernels_that_follow_each_other_are_one_span_of_the_timeline():
 
 def test_the_report_has_the_fields_of_the_contract():
     event = CompileEvent(CompileKind.GRAPH_BREAK, "Tensor.item", "model.py", 8)
-    record = CompileReport("NVIDIA H200", "2.11.0", (event,), coverage=Coverage(120, 123, 2)).as_json()
+    record = CompileReport(
+        "NVIDIA H200", "2.11.0", (event,), buckets=(CompiledBucket(4, coverage=Coverage(120, 123, 2)),)
+    ).as_json()
 
     assert record["graph_breaks"] == [
-        {"reason": "Tensor.item", "path": "model.py", "line": 8, "detail": "", "count": 1}
+        {"reason": "Tensor.item", "path": "model.py", "line": 8, "detail": "", "count": 1, "bucket": None}
     ]
     assert {"skips", "partitions", "recompiles"} <= record.keys()
     assert record["coverage"] == {

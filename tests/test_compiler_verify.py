@@ -14,10 +14,12 @@ pytest.importorskip("torch", reason="verify runs the step")
 from capturelint.catalog import BUILT_IN, data_directory
 from capturelint.compiler.findings import compile_findings, summary
 from capturelint.compiler.report import (
+    CompiledBucket,
     CompileEvent,
     CompileKind,
     CompileReport,
     Coverage,
+    Milliseconds,
     OutsideKernel,
     Partitions,
     from_json,
@@ -31,7 +33,25 @@ REPORT = CompileReport(
     graph_breaks=(CompileEvent(CompileKind.GRAPH_BREAK, "Tensor.item", "model.py", 8, "use a tensor", 2),),
     skips=(CompileEvent(CompileKind.SKIP, "mutated inputs (1 instances)"),),
     partitioned=(Partitions(3, 2),),
-    coverage=Coverage(120, 123, 2, 1, (OutsideKernel("triton_poi", 3, "/srv/model.py", 5, "step"),)),
+    buckets=(
+        CompiledBucket(
+            4,
+            calls=38,
+            coverage=Coverage(
+                120,
+                123,
+                2,
+                1,
+                (
+                    OutsideKernel("triton_poi", 2, "/srv/model.py", 7, "step"),
+                    OutsideKernel("fill", 1, "/srv/model.py", 5, "step", exact=False),
+                ),
+            ),
+            compiled_ms=Milliseconds(2.5, 2.6),
+            max_error=0.001,
+            tolerance=0.004,
+        ),
+    ),
     partial=("something",),
 )
 
@@ -73,7 +93,7 @@ def test_a_report_travels_as_json():
 
 
 def test_events_are_findings_worst_first_with_their_lines():
-    skip, graph_break = compile_findings(REPORT, 4)
+    skip, graph_break = compile_findings(REPORT)
 
     assert (skip.rule, skip.place, skip.message) == (
         "cudagraph-skip",
@@ -87,7 +107,9 @@ def test_coverage_is_told_with_the_kernels_outside():
     assert summary(REPORT) == (
         "compiled: something",
         "compiled: 120 of 123 kernels (97.6%) run inside graphs, 2 graph launches a step",
-        "compiled: outside: 3 x triton_poi from `step` (/srv/model.py:5)",
+        "compiled: outside: 2 x triton_poi at /srv/model.py:7",
+        "compiled: outside: 1 x fill in `step` (/srv/model.py:5)",
+        "compiled: largest error against eager 0.001, tolerance 0.004",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from enum import Enum
@@ -18,6 +18,7 @@ from capturelint.catalog import find_rules
 from capturelint.compiler.findings import compile_findings, summary
 from capturelint.compiler.report import CompileReport
 from capturelint.errors import UsageError
+from capturelint.finding import Finding
 from capturelint.report.model import Format
 from capturelint.runtime.blame import Suspects
 from capturelint.runtime.compiled import verify_compiled
@@ -120,13 +121,13 @@ def command(
     with ended_by_signals(), progress(quiet, plan) as tell:
         report = verify(plan, limits, known, steps is None, tell)
         compiled = (
-            verify_compiled(replace(plan, buckets=(max(plan.buckets),)), limits.timeout_s) if compile_step else None
+            verify_compiled(plan, limits.timeout_s, report.machine.device == "cuda", tell) if compile_step else None
         )
     if compiled is not None:
-        report = with_compiled(report, compiled, max(plan.buckets), min_coverage)
+        report = with_compiled(report, compiled, known, min_coverage)
     findings = [f for f in report.findings if f.rule not in ignored and (not chosen or f.rule in chosen)]
     report = replace(report, findings=tuple(findings))
-    write(render(report, form, quiet, output is None and sys.stdout.isatty(), compiled), output)
+    write(render(report, form, quiet, output is None and sys.stdout.isatty()), output)
     if html is not None:
         from capturelint import __version__
         from capturelint.report.html import verify_html
@@ -139,7 +140,7 @@ def command(
 
 
 def with_compiled(
-    report: VerifyReport, compiled: CompileReport, bucket: int, min_coverage: float | None
+    report: VerifyReport, compiled: CompileReport, suspects: Suspects, min_coverage: float | None
 ) -> VerifyReport:
     """The report with what became of the compiled step. A coverage that was not measured is not enough either."""
     lost = not compiled.captured
@@ -148,10 +149,16 @@ def with_compiled(
         percent = compiled.coverage.percent if compiled.coverage else None
         if percent is None or percent < min_coverage:
             lost = True
-            found = "was not measured: no GPU" if percent is None else f"is {percent:.1f}%"
-            notes.append(f"compiled: coverage {found}; --min-coverage asks for {min_coverage:g}%")
-    findings = (*report.findings, *compile_findings(compiled, bucket))
-    return replace(report, findings=findings, notes=tuple(notes), compiled_lost=lost)
+            seen = "was not measured: no GPU" if percent is None else f"is {percent:.1f}%"
+            notes.append(f"compiled: coverage {seen}; --min-coverage asks for {min_coverage:g}%")
+    findings = (*report.findings, *new_findings(compile_findings(compiled, suspects.findings), report.findings))
+    return replace(report, findings=findings, notes=tuple(notes), compiled=compiled, compiled_lost=lost)
+
+
+def new_findings(found: Iterable[Finding], known: Iterable[Finding]) -> list[Finding]:
+    """What the captured run has not proven already."""
+    proven = {(finding.rule, finding.place) for finding in known}
+    return [each for each in found if each.place is None or (each.rule, each.place) not in proven]
 
 
 def existing(target: str) -> str:
@@ -227,9 +234,7 @@ def status_line(told: Progress, plan: Plan) -> str:
     return f"{where}{told.stage.value}{at}"
 
 
-def render(
-    report: VerifyReport, form: Format, quiet: bool, terminal: bool, compiled: CompileReport | None = None
-) -> str:
+def render(report: VerifyReport, form: Format, quiet: bool, terminal: bool) -> str:
     """The report in the format asked for."""
     from capturelint.report import render as render_findings
     from capturelint.report.verify_json import render_verify_json
@@ -237,7 +242,7 @@ def render(
 
     match form:
         case Format.JSON:
-            return render_verify_json(report, compiled.as_json() if compiled else None)
+            return render_verify_json(report)
         case Format.TEXT:
             width = terminal_width() if terminal else None
             return render_verify_text(report, source_lines, terminal, width, quiet)

@@ -27,6 +27,10 @@ BACKEND = re.compile(r"Backend compiler `.*?` failed with (?P<error>[^\n]+)")
 INTERNAL = re.compile(r"generic_jump|^\s*$")
 """Texts that say nothing to a user."""
 UNTOLD = "control flow or a call that Dynamo cannot trace"
+RECOMPILING = re.compile(r"Recompiling function \S+ in (?P<file>.+?):(?P<line>\d+)\s*$", re.MULTILINE)
+GUARD = re.compile(r"^\s*- \d+/\d+: (?P<guard>.*?)(?P<comment>\s+# .*)?$", re.MULTILINE)
+GUARDED_AT = re.compile(r"# (?P<tail>[^#]+?):(?P<line>\d+) in ")
+KEEP_CONSTANT = "Keep it constant, hold it in a tensor, or mark the dimension dynamic."
 PACKAGE = str(Path(__file__).parents[1])
 BREAK_IDS = {"dyn-graph-break", "dyn-graph-break-dup", "dyn-graph-break-skip-frame", "dyn-unsupported"}
 
@@ -80,9 +84,10 @@ def breaks_counted(ear: Ear) -> Iterator[CompileEvent]:
                 yield CompileEvent(CompileKind.GRAPH_BREAK, first_line(str(key)), detail=hint(str(key)), count=count)
 
 
-def recompiles(findings: Sequence[LogFinding]) -> tuple[CompileEvent, ...]:
-    """Every guard that failed, at the function that was compiled again."""
-    return once(
+def recompiles(ear: Ear, findings: Sequence[LogFinding]) -> tuple[CompileEvent, ...]:
+    """Every guard that failed, at the line that relies on it, else at the function that was compiled again."""
+    logged = (recompile_of(heard.text) for heard in ear.records)
+    limits = (
         CompileEvent(
             CompileKind.RECOMPILE,
             guard(found.reason) or found.message.meaning,
@@ -91,8 +96,31 @@ def recompiles(findings: Sequence[LogFinding]) -> tuple[CompileEvent, ...]:
             found.message.fix,
         )
         for found in findings
-        if found.message.severity is Severity.RECOMPILE or found.message.id == "dyn-recompile-limit"
+        if found.message.id != "dyn-recompile"
+        and (found.message.severity is Severity.RECOMPILE or found.message.id == "dyn-recompile-limit")
     )
+    return once([*filter(None, logged), *limits])
+
+
+def recompile_of(text: str) -> CompileEvent | None:
+    """``Recompiling function f in model.py:5`` and the guards that failed below; the first of them is told."""
+    head = RECOMPILING.search(text)
+    if head is None:
+        return None
+    failed = GUARD.search(text, head.end())
+    reason = failed["guard"].strip() if failed else "a guard failed"
+    path, line = head["file"], int(head["line"])
+    if failed and (frames := FRAME.findall(next_stack(text[failed.end() :]))):
+        path, line = frames[-1][0], int(frames[-1][1])
+    elif failed and (at := GUARDED_AT.search(failed["comment"] or "")) and path.endswith(at["tail"]):
+        # torch cuts the path short; a guard of the function's own file is told apart by its end.
+        line = int(at["line"])
+    return CompileEvent(CompileKind.RECOMPILE, reason, path, line, KEEP_CONSTANT)
+
+
+def next_stack(text: str) -> str:
+    """The stack of one guard: what stands above the next."""
+    return GUARD.split(text, maxsplit=1)[0]
 
 
 def guard(reason: str | None) -> str:

@@ -7,8 +7,7 @@ hides what the scheduler says. ``environment.cold`` is the environment that such
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import torch
@@ -17,45 +16,113 @@ import torch._dynamo
 from capturelint.compiler import breaks, coverage, partitions, skips
 from capturelint.compiler.incompatible import Inspector
 from capturelint.compiler.listen import Ear, Heard, listening
-from capturelint.compiler.report import CompileReport, Coverage, Milliseconds
+from capturelint.compiler.report import LISTS, CompiledBucket, CompileReport, Coverage, Milliseconds
 
 Inputs = Mapping[str, object]
 Step = Callable[..., object]
+MIN_STEPS = 4
+"""Of one call each: one warms up, one records, the others replay."""
 MAX_DEPTH = 8
 STEADY = 3
-"""Calls with the very same inputs before anything is measured: a shape that depends on values may be new."""
+"""Calls with the very same inputs before kernels are counted: a shape that depends on values may be new."""
 ONLY_ON_A_GPU = (
     "no GPU: skips, partitions and coverage cannot be seen; only operators that Inductor never captures are reported"
 )
 
 
-def collect(step: Step, make_inputs: Callable[[int], Inputs], device: str, *, num_calls: int = 4) -> CompileReport:
-    """Compile ``step`` with ``mode="reduce-overhead"`` and call it until it replays.
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A step and what it is called with: ``inputs(n)`` gives fresh tensors for step ``n`` of ``num_steps``.
 
-    ``make_inputs(n)`` gives fresh tensors for call ``n``. They come at moving addresses for ``num_calls`` calls (3 at
-    least: one warms up, one records, one replays), then at fixed ones for as many. ``device``: ``"cuda"`` or ``"cpu"``.
-    An exception of the step ends the run and is in the report. ``TORCH_LOGS`` should not be set.
+    ``remember`` is called before step ``first``, and ``rewind`` puts the state back to where that step starts.
+    ``observe(n, output)`` sees every output before a later step may overwrite it.
+    """
+
+    step: Step
+    inputs: Callable[[int], Inputs]
+    num_steps: int = MIN_STEPS
+    first: int = 0
+    remember: Callable[[], None] = lambda: None
+    rewind: Callable[[], None] = lambda: None
+    observe: Callable[[int, object], None] = lambda number, output: None
+
+
+def collect(program: Program, device: str, size: int = 0) -> CompileReport:
+    """Compile a step with ``mode="reduce-overhead"`` and call it until it replays.
+
+    Its inputs come at moving addresses for ``num_steps`` calls, then at fixed ones. ``device``: ``"cuda"`` or
+    ``"cpu"``. ``size`` is the batch size that the report is for. An exception of the step ends the run and is in the
+    report. ``TORCH_LOGS`` should not be set.
     """
     on_gpu = device.startswith("cuda")
     inspector = Inspector()
     torch._dynamo.reset()
     num_breaks = len(torch._dynamo.utils.graph_break_reasons)
-    measured: Coverage | None = None
-    times: Milliseconds | None = None
-    error: str | None = None
+    bucket = CompiledBucket(size)
     with listening(to_inductor=on_gpu) as ear, torch.no_grad():
-        compiled = compile_step(step, inspector, on_gpu=on_gpu)
+        caller = Caller(compile_step(program.step, inspector, on_gpu=on_gpu), program, on_gpu)
         try:
-            inputs = run(compiled, make_inputs, num_calls, on_gpu=on_gpu)
+            inputs = caller.run()
             if on_gpu:
-                steady = partial(call, compiled, inputs, on_gpu=True)
-                times = coverage.time_calls(steady)
-                measured = coverage.measure(steady)
+                bucket = replace(bucket, coverage=caller.coverage(inputs), compiled_ms=caller.times(inputs))
         except Exception as raised:  # noqa: BLE001  the target's own fault is what is reported
-            error = tell(raised, ear)
+            bucket = replace(bucket, error=tell(raised, ear))
         recorded = anything_recorded() if on_gpu else None
-    report = summarise(ear, inspector, num_breaks, on_gpu=on_gpu, measured=measured, error=error, recorded=recorded)
-    return replace(report, times=times)
+    bucket = replace(bucket, calls=caller.num_calls)
+    return summarise(ear, inspector, num_breaks, bucket, on_gpu=on_gpu, recorded=recorded)
+
+
+@dataclass(slots=True)
+class Caller:
+    """Calls a compiled step in rows: through all its steps, and again from the one that ``rewind`` goes back to."""
+
+    compiled: Step
+    program: Program
+    on_gpu: bool
+    num_calls: int = 0
+
+    def run(self) -> Inputs:
+        """A row at moving addresses and a row at fixed ones. Returns the inputs at fixed addresses."""
+        program, alive = self.program, []  # an address is free for the next input once its tensor is gone
+        for number in range(program.num_steps):
+            if number == program.first:
+                program.remember()
+            alive.append(program.inputs(number))
+            program.observe(number, self.call(alive[-1]))
+        program.rewind()
+        fixed = program.inputs(program.first)
+        for number in range(program.first, program.num_steps):
+            refill(fixed, program.inputs(number))
+            program.observe(number, self.call(fixed))
+        return fixed
+
+    def call(self, inputs: Inputs) -> object:
+        """One step."""
+        if self.on_gpu:
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call, unused-ignore]
+        output = self.compiled(**inputs)
+        self.num_calls += 1
+        return output
+
+    def coverage(self, inputs: Inputs) -> Coverage:
+        """The kernels of one call, in the steady state of calls with the very same inputs."""
+        self.program.rewind()
+        for _ in range(STEADY):
+            self.call(inputs)
+        return coverage.measure(lambda: self.call(inputs))
+
+    def times(self, inputs: Inputs) -> Milliseconds | None:
+        """Device milliseconds of a call, over the same steps as the rows."""
+        program = self.program
+        given = [program.inputs(number) for number in range(program.first, program.num_steps)]
+
+        def row() -> Iterator[Callable[[], object]]:
+            program.rewind()
+            for fresh in given:
+                refill(inputs, fresh)
+                yield lambda: self.call(inputs)
+
+        return coverage.time_rows(row)
 
 
 def compile_step(step: Step, inspector: Inspector, *, on_gpu: bool) -> Step:
@@ -63,28 +130,6 @@ def compile_step(step: Step, inspector: Inspector, *, on_gpu: bool) -> Step:
     if on_gpu:
         return torch.compile(step, mode="reduce-overhead")
     return torch.compile(step, backend=inspector.backend())
-
-
-def run(compiled: Step, make_inputs: Callable[[int], Inputs], num_calls: int, *, on_gpu: bool) -> Inputs:
-    """Call the step at moving addresses, at fixed ones, and with fixed values. Returns the inputs of the last calls."""
-    alive = []  # an address is free for the next input once its tensor is gone
-    for number in range(num_calls):
-        alive.append(make_inputs(number))
-        call(compiled, alive[-1], on_gpu=on_gpu)
-    fixed = make_inputs(num_calls)
-    for number in range(num_calls, 2 * num_calls):
-        refill(fixed, make_inputs(number))
-        call(compiled, fixed, on_gpu=on_gpu)
-    for _ in range(STEADY if on_gpu else 0):
-        call(compiled, fixed, on_gpu=on_gpu)
-    return fixed
-
-
-def call(compiled: Step, inputs: Inputs, *, on_gpu: bool) -> object:
-    """One step."""
-    if on_gpu:
-        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call, unused-ignore]
-    return compiled(**inputs)
 
 
 def refill(fixed: Inputs, fresh: Inputs) -> None:
@@ -119,31 +164,31 @@ def anything_recorded() -> bool:
 
 
 def summarise(
-    ear: Ear,
-    inspector: Inspector,
-    num_breaks: int,
-    *,
-    on_gpu: bool,
-    measured: Coverage | None,
-    error: str | None,
-    recorded: bool | None,
+    ear: Ear, inspector: Inspector, num_breaks: int, bucket: CompiledBucket, *, on_gpu: bool, recorded: bool | None
 ) -> CompileReport:
     """What was heard, as a report."""
     findings = ear.findings()
     skipped = skips.skips(ear, findings, on_gpu=on_gpu)
-    if on_gpu and not skipped and error is None and not (recorded and measured and measured.graph_launches):
+    launches = bucket.coverage.graph_launches if bucket.coverage else 0
+    if on_gpu and not skipped and bucket.error is None and not (recorded and launches):
         skipped = (skips.silent(),)
-    return CompileReport(
+    report = CompileReport(
         device=torch.cuda.get_device_name() if on_gpu else "cpu",
         torch=torch.__version__,
         graph_breaks=breaks.graph_breaks(ear, findings, num_breaks),
         skips=skipped,
         partitions=partitions.partitions(ear) if on_gpu else inspector.found(),
-        recompiles=breaks.recompiles(findings),
-        rerecords=skips.rerecords(findings),
+        recompiles=breaks.recompiles(ear, findings),
+        rerecords=skips.rerecords(ear, findings),
         overwritten=skips.overwritten(findings),
         partitioned=partitions.partitioned(ear),
-        coverage=measured,
+        buckets=(bucket,),
         partial=() if on_gpu else (ONLY_ON_A_GPU,),
-        error=error,
     )
+    return at_bucket(report, bucket.size) if bucket.size else report
+
+
+def at_bucket(report: CompileReport, size: int) -> CompileReport:
+    """The report with its events charged to a batch size."""
+    events = {name: tuple(replace(event, bucket=size) for event in getattr(report, name)) for name in LISTS}
+    return replace(report, **events)  # type: ignore[arg-type]

@@ -2,7 +2,9 @@
 
 A profiler's trace ties each kernel to the call that launched it. Kernels that a replay launches itself, to copy inputs
 into static buffers and to move random generators on, are counted apart: they are the price of a graph, not a gap.
-The surprise: Python frames in the trace carry the line where the function begins, not the line that runs.
+The surprise: Python frames in the trace carry the line where the function begins. The line that runs is known by the
+profiler's event tree, as the caller's of whatever was called from there; an operator is no call, and leaves only the
+function. Lines of code that Inductor has generated are told as the user's lines that they come from.
 """
 
 from __future__ import annotations
@@ -11,22 +13,29 @@ import json
 import re
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
+from types import MappingProxyType
+from typing import Any, TypeAlias, TypedDict
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from capturelint.compiler.report import Coverage, Milliseconds, OutsideKernel, Span
 from capturelint.logs.matcher import LIBRARY
 
-NUM_TIMED = 50
+MIN_SAMPLES = 100
+MAX_SECONDS = 2.0
 GAP_US = 10.0
 """Kernels of a graph start a few microseconds after each other; a longer pause is worth seeing."""
 GRAPH_LAUNCH = re.compile(r"cu(?:da)?GraphLaunch")
 PYTHON_FRAME = re.compile(r"(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)")
+RESUMED = re.compile(r"torch_dynamo_resume_in_(?P<function>.+)_at_\d+$")
+CODE_CACHE = "torch._inductor.codecache"
+"""Has a map from generated lines to user code, once it is imported."""
 REPLAY_FRAMES = re.compile(r"torch/cuda/graphs\.py\(\d+\): replay|cudagraph_trees\.py\(\d+\): \w*copy_input\w*")
 
 
@@ -43,6 +52,20 @@ class TraceEvent(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
+class Caller:
+    """A line that made a call; not ``exact`` if it is only the first line of the function."""
+
+    file: str
+    line: int
+    function: str
+    exact: bool = True
+
+
+Callers: TypeAlias = Mapping[tuple[str, int], Caller]
+"""By the name of a call and when it began, in nanoseconds of the trace."""
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """A call of the CUDA API that launched kernels."""
 
@@ -51,26 +74,30 @@ class Launch:
     at: float
 
 
-def time_calls(call: Callable[[], object]) -> Milliseconds:
-    """Times of calls in their steady state, by CUDA events."""
-    pairs = [
-        (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
-        for _ in range(NUM_TIMED)
-    ]
-    for begin, end in pairs:
-        torch.cuda.synchronize()
-        begin.record()
-        call()
-        end.record()
-    torch.cuda.synchronize()
-    times = sorted(begin.elapsed_time(end) for begin, end in pairs)
-    return Milliseconds(times[len(times) // 2], times[round(0.99 * (len(times) - 1))])
+def time_rows(row: Callable[[], Iterable[Callable[[], object]]]) -> Milliseconds | None:
+    """Times of calls in their steady state, by CUDA events, over as many rows of them as it takes."""
+    times: list[float] = []
+    started = time.perf_counter()
+    while len(times) < MIN_SAMPLES and time.perf_counter() - started < MAX_SECONDS:
+        for call in row():
+            begin, end = new_event(), new_event()
+            torch.cuda.synchronize()
+            begin.record()
+            call()
+            end.record()
+            end.synchronize()
+            times.append(begin.elapsed_time(end))
+    times.sort()
+    return Milliseconds(times[len(times) // 2], times[round(0.99 * (len(times) - 1))]) if times else None
+
+
+def new_event() -> torch.cuda.Event:
+    """An event that keeps the time."""
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
 def measure(call: Callable[[], object]) -> Coverage:
     """Profile one call, which must be in its steady state."""
-    from torch.profiler import ProfilerActivity, profile
-
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], with_stack=True) as profiler:
         call()
@@ -78,10 +105,33 @@ def measure(call: Callable[[], object]) -> Coverage:
     with tempfile.TemporaryDirectory(prefix="capturelint-") as directory:
         path = Path(directory) / "trace.json"
         profiler.export_chrome_trace(str(path))
-        return coverage_of(json.loads(path.read_bytes())["traceEvents"])
+        trace = json.loads(path.read_bytes())
+    callers = callers_of(event_tree(profiler), int(trace.get("baseTimeNanoseconds", 0)))
+    return coverage_of(trace["traceEvents"], callers)
 
 
-def coverage_of(trace: Iterable[TraceEvent]) -> Coverage:
+def event_tree(profiler: profile) -> Sequence[Any]:
+    """The profiler's own tree; torch does not document it, so a version without it costs the exact lines only."""
+    tree = getattr(getattr(profiler.profiler, "kineto_results", None), "experimental_event_tree", None)
+    return tree() if tree is not None else ()
+
+
+def callers_of(roots: Sequence[Any], base_ns: int) -> Callers:
+    """The line that each Python call was made from. Times count from ``base_ns``, as the trace's do."""
+    found: dict[tuple[str, int], Caller] = {}
+    waiting = [*roots]
+    while waiting:
+        event = waiting.pop()
+        waiting += event.children
+        caller = getattr(event.extra_fields, "caller", None)
+        if caller is not None:
+            found[event.name, event.start_time_ns - base_ns] = Caller(
+                caller.file_name, caller.line_number, caller.function_name
+            )
+    return found
+
+
+def coverage_of(trace: Iterable[TraceEvent], callers: Callers = MappingProxyType({})) -> Coverage:
     """Kernels by who launched them."""
     events = [event for event in trace if event.get("ph") == "X"]
     kernels = [event for event in events if event.get("cat") == "kernel"]
@@ -94,13 +144,13 @@ def coverage_of(trace: Iterable[TraceEvent]) -> Coverage:
     outside = [kernel for kernel in kernels if not launched_by_graph(kernel, launches)]
     frames = [event for event in events if event.get("cat") == "python_function"]
     stacks = [(kernel, stack_of(launches.get(correlation(kernel)), frames)) for kernel in outside]
-    gaps = [(kernel, stack) for kernel, stack in stacks if not any(REPLAY_FRAMES.search(name) for name in stack)]
+    gaps = [(kernel, stack) for kernel, stack in stacks if not any(REPLAY_FRAMES.search(e["name"]) for e in stack)]
     return Coverage(
         kernels_in_graphs=len(inside),
         kernels=len(inside) + len(gaps),
         graph_launches=sum(bool(GRAPH_LAUNCH.match(launch.name)) for launch in launches.values()),
         replay_kernels=len(outside) - len(gaps),
-        outside=summed(gaps),
+        outside=summed(gaps, callers),
         timeline=timeline_of(kernels, launches),
     )
 
@@ -133,8 +183,8 @@ def launched_by_graph(kernel: TraceEvent, launches: Mapping[int | str, Launch]) 
     return bool(kernel.get("args", {}).get("graph id"))
 
 
-def stack_of(launch: Launch | None, frames: Sequence[TraceEvent]) -> list[str]:
-    """The names of the Python frames that a launch happened in, outermost first."""
+def stack_of(launch: Launch | None, frames: Sequence[TraceEvent]) -> list[TraceEvent]:
+    """The Python calls that a launch happened in, outermost first."""
     if launch is None:
         return []
     around = [
@@ -142,27 +192,72 @@ def stack_of(launch: Launch | None, frames: Sequence[TraceEvent]) -> list[str]:
         for frame in frames
         if frame.get("tid") == launch.thread and frame["ts"] <= launch.at <= frame["ts"] + frame.get("dur", 0.0)
     ]
-    return [frame["name"] for frame in sorted(around, key=lambda frame: frame["ts"])]
+    return sorted(around, key=lambda frame: frame["ts"])
 
 
-def summed(gaps: Sequence[tuple[TraceEvent, list[str]]]) -> tuple[OutsideKernel, ...]:
-    """Kernels outside graphs by name and user function, most frequent first."""
-    counts = Counter((kernel["name"], innermost_user_frame(stack)) for kernel, stack in gaps)
+def summed(gaps: Sequence[tuple[TraceEvent, list[TraceEvent]]], callers: Callers) -> tuple[OutsideKernel, ...]:
+    """Kernels outside graphs by name and user line, most frequent first."""
+    counts = Counter((kernel["name"], innermost_user_line(stack, callers)) for kernel, stack in gaps)
     return tuple(
-        OutsideKernel(name, count, *(place or (None, None, None))) for (name, place), count in counts.most_common()
+        OutsideKernel(name, count, at.file, at.line, at.function, at.exact)
+        if at is not None
+        else OutsideKernel(name, count, exact=False)
+        for (name, at), count in counts.most_common()
     )
 
 
-def innermost_user_frame(stack: Sequence[str]) -> tuple[str, int, str] | None:
-    """File, first line and name of the innermost function that is user code."""
-    for name in reversed(stack):
-        found = PYTHON_FRAME.match(name)
-        if found is None or found["file"].startswith(("<", "torch/", "capturelint/", "contextlib.py")):
+def innermost_user_line(stack: Sequence[TraceEvent], callers: Callers) -> Caller | None:
+    """The innermost line of user code that made the call, else the innermost function that is user code."""
+    for event in reversed(stack):
+        found = PYTHON_FRAME.match(event["name"])
+        if found is not None and (path := user_file(found["file"])) is not None:
+            return Caller(path, int(found["line"]), resumed(found["function"]), exact=False)
+        if (caller := caller_of(event, callers)) is None:
             continue
-        path = absolute(found["file"])
-        if not LIBRARY.search(path):
-            return path, int(found["line"]), found["function"]
+        if (source := source_of(caller)) is not None:
+            return source
+        if (path := user_file(caller.file)) is not None:
+            return Caller(path, caller.line, resumed(caller.function))
     return None
+
+
+def resumed(function: str) -> str:
+    """The user's function of ``torch_dynamo_resume_in_step_at_8``, which runs what follows a graph break."""
+    found = RESUMED.match(function)
+    return found["function"] if found else function
+
+
+def caller_of(event: TraceEvent, callers: Callers) -> Caller | None:
+    """The line that a call of the trace was made from. A float of the trace may be off by a nanosecond."""
+    start = round(event["ts"] * 1000)
+    return next(
+        (callers[event["name"], at] for at in range(start - 2, start + 3) if (event["name"], at) in callers), None
+    )
+
+
+def source_of(caller: Caller) -> Caller | None:
+    """The user's line that a line of Inductor's generated code comes from."""
+    if not is_generated(caller.file):
+        return None
+    frames = sys.modules[CODE_CACHE].PyCodeCache.stack_frames_for_code(caller.file, caller.line)
+    for frame in frames or ():  # innermost first
+        if (path := user_file(frame["filename"])) is not None:
+            return Caller(path, frame["line"], frame["name"])
+    return None
+
+
+def user_file(file: str) -> str | None:
+    """The path of a file that is user code, ``None`` for any other."""
+    if file.startswith(("<", "torch/", "capturelint/", "contextlib.py")) or is_generated(file):
+        return None
+    path = absolute(file)
+    return None if LIBRARY.search(path) else path
+
+
+def is_generated(file: str) -> bool:
+    """Inductor wrote the file, and knows where its lines come from."""
+    cache = sys.modules.get(CODE_CACHE)
+    return cache is not None and file in cache.PyCodeCache.linemaps
 
 
 def absolute(file: str) -> str:

@@ -6,11 +6,15 @@ from an empty list.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
+
+NUMBER = re.compile(r"\d+")
+"""A guard on a counter fails with another number each time: one event."""
 
 
 class CompileKind(Enum):
@@ -28,7 +32,8 @@ class CompileKind(Enum):
 class CompileEvent:
     """One thing that torch did. ``path`` and ``line`` are user code, where torch tells it.
 
-    ``detail`` is what torch adds: its hint, the operator, the guard. ``count`` is how often it was told.
+    ``detail`` is what torch adds: its hint, the operator, the guard. ``count`` is how often it was told, ``bucket``
+    the batch size at which it was told first.
     """
 
     kind: CompileKind
@@ -37,27 +42,29 @@ class CompileEvent:
     line: int | None = None
     detail: str = ""
     count: int = 1
+    bucket: int | None = None
 
     @property
     def identity(self) -> tuple[CompileKind, str | None, int | None, str]:
         """Events with one identity are one finding."""
-        return (
-            self.kind,
-            self.path,
-            self.line,
-            "" if self.line and self.kind is CompileKind.GRAPH_BREAK else self.reason,
-        )
+        if self.line and self.kind is CompileKind.GRAPH_BREAK:
+            return (self.kind, self.path, self.line, "")
+        return (self.kind, self.path, self.line, NUMBER.sub("#", self.reason))
 
 
 @dataclass(frozen=True, slots=True)
 class OutsideKernel:
-    """Kernels of one name that a steady-state step launched outside graphs, and the user function that did."""
+    """Kernels of one name that a steady-state step launched outside graphs, and the user's line that did.
+
+    ``exact`` is false where only the function is known; ``line`` is then its first.
+    """
 
     name: str
     count: int
     path: str | None = None
     line: int | None = None
     function: str | None = None
+    exact: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +116,28 @@ class Partitions:
 
 
 @dataclass(frozen=True, slots=True)
+class CompiledBucket:
+    """One batch size, compiled on its own. What was not measured is ``None``.
+
+    ``max_error`` and ``tolerance`` hold the compiled replay against eager, relative to the largest eager value;
+    ``differs`` says why the graphs are at fault for a difference. ``error`` is the exception that ended the step.
+    """
+
+    size: int
+    calls: int = 0
+    coverage: Coverage | None = None
+    compiled_ms: Milliseconds | None = None
+    compiled_captured_ms: Milliseconds | None = None
+    max_error: float | None = None
+    tolerance: float | None = None
+    differs: str = ""
+    error: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class CompileReport:
-    """One target's step, compiled. ``error`` is the exception that ended it, if one did."""
+    """One target's step, compiled at each batch size. An event that several batch sizes show stands here once."""
 
     device: str
     torch: str
@@ -121,10 +148,8 @@ class CompileReport:
     rerecords: tuple[CompileEvent, ...] = ()
     overwritten: tuple[CompileEvent, ...] = ()
     partitioned: tuple[Partitions, ...] = ()
-    coverage: Coverage | None = None
-    times: Milliseconds | None = None
+    buckets: tuple[CompiledBucket, ...] = ()
     partial: tuple[str, ...] = ()
-    error: str | None = None
 
     @property
     def events(self) -> tuple[CompileEvent, ...]:
@@ -139,9 +164,27 @@ class CompileReport:
         )
 
     @property
+    def coverage(self) -> Coverage | None:
+        """The lowest of the batch sizes; ``None`` unless it was measured at each of them."""
+        measured = [bucket.coverage for bucket in self.buckets if bucket.coverage is not None]
+        if not measured or len(measured) < len(self.buckets):
+            return None
+        return min(measured, key=lambda coverage: coverage.percent)
+
+    @property
+    def error(self) -> str | None:
+        """The first exception that ended a step."""
+        return next((bucket.error for bucket in self.buckets if bucket.error is not None), None)
+
+    @property
     def captured(self) -> bool:
-        """Nothing was lost that the step asked for: one graph, recorded, and its outputs read in time."""
-        return not (self.skips or self.graph_breaks or self.overwritten or self.error)
+        """Nothing was lost that the step asked for: one graph, recorded, replayed right, its outputs read in time."""
+        unwell = any(bucket.error is not None or bucket.differs for bucket in self.buckets)
+        return not (self.skips or self.graph_breaks or self.overwritten or unwell)
+
+    def bucket(self, size: int) -> CompiledBucket | None:
+        """What is known of one batch size."""
+        return next((bucket for bucket in self.buckets if bucket.size == size), None)
 
     def as_json(self) -> dict[str, object]:
         """The ``compile`` object of ``verify``'s JSON; ``from_json`` reads it back."""
@@ -151,7 +194,7 @@ class CompileReport:
             **{name: [event_json(event) for event in getattr(self, name)] for name in LISTS},
             "partitioned": [[split.num_partitions, split.num_cudagraphable] for split in self.partitioned],
             "coverage": asdict(self.coverage) if self.coverage else None,
-            "step_ms": asdict(self.times) if self.times else None,
+            "buckets": [asdict(bucket) for bucket in self.buckets],
             "partial": list(self.partial),
             "error": self.error,
         }
@@ -169,27 +212,55 @@ LISTS = {
 
 def from_json(record: Mapping[str, Any]) -> CompileReport:
     """The inverse of ``CompileReport.as_json``."""
-    coverage = record["coverage"]
-    if coverage is not None:
-        outside = tuple(OutsideKernel(**kernel) for kernel in coverage["outside"])
-        timeline = tuple(Span(**span) for span in coverage["timeline"])
-        coverage = Coverage(**{**coverage, "outside": outside, "timeline": timeline})
     return CompileReport(
         device=record["device"],
         torch=record["torch"],
         **{name: tuple(CompileEvent(kind, **event) for event in record[name]) for name, kind in LISTS.items()},
         partitioned=tuple(Partitions(*split) for split in record["partitioned"]),
-        coverage=coverage,
-        times=Milliseconds(**record["step_ms"]) if record["step_ms"] else None,
+        buckets=tuple(bucket_of(bucket) for bucket in record["buckets"]),
         partial=tuple(record["partial"]),
-        error=record["error"],
+    )
+
+
+def bucket_of(record: Mapping[str, Any]) -> CompiledBucket:
+    """One batch size from its JSON."""
+    times = {
+        name: Milliseconds(**record[name]) if record[name] else None for name in ("compiled_ms", "compiled_captured_ms")
+    }
+    coverage = coverage_of_json(record["coverage"]) if record["coverage"] else None
+    return CompiledBucket(**{**record, **times, "coverage": coverage, "notes": tuple(record["notes"])})
+
+
+def coverage_of_json(record: Mapping[str, Any]) -> Coverage:
+    """A coverage from its JSON."""
+    outside = tuple(OutsideKernel(**kernel) for kernel in record["outside"])
+    timeline = tuple(Span(**span) for span in record["timeline"])
+    return Coverage(**{**record, "outside": outside, "timeline": timeline})
+
+
+def merged(reports: Sequence[CompileReport]) -> CompileReport:
+    """Reports of several batch sizes as one; the first one's machine."""
+    events = {name: once(event for report in reports for event in getattr(report, name)) for name in LISTS}
+    return replace(
+        reports[0],
+        **events,  # type: ignore[arg-type]
+        partitioned=tuple(dict.fromkeys(split for report in reports for split in report.partitioned)),
+        buckets=tuple(bucket for report in reports for bucket in report.buckets),
+        partial=tuple(dict.fromkeys(text for report in reports for text in report.partial)),
     )
 
 
 def event_json(event: CompileEvent) -> dict[str, object]:
     """One event; its kind is the name of the list that it stands in."""
     path = event.path if event.path is None else from_here(event.path)
-    return {"reason": event.reason, "path": path, "line": event.line, "detail": event.detail, "count": event.count}
+    return {
+        "reason": event.reason,
+        "path": path,
+        "line": event.line,
+        "detail": event.detail,
+        "count": event.count,
+        "bucket": event.bucket,
+    }
 
 
 def from_here(path: str) -> str:

@@ -5,12 +5,16 @@ A skip is told by a log line, a counter and the function that does both; what on
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from capturelint.compiler.listen import Ear
 from capturelint.compiler.report import CompileEvent, CompileKind, once
-from capturelint.logs.matcher import LogFinding
+from capturelint.logs.matcher import FRAME, LogFinding
 from capturelint.vocabulary import Severity
+
+RERECORDING = re.compile(r"Re-recording function=(?P<function>[^\s,]+),(?: mode=\w+,)? reason=(?P<reason>[^.\n]*)")
+MOVED = re.compile(r"^input name: (?P<name>[^.\n]+)\. data pointer changed", re.MULTILINE)
 
 
 def skips(ear: Ear, findings: Sequence[LogFinding], *, on_gpu: bool) -> tuple[CompileEvent, ...]:
@@ -34,11 +38,30 @@ def emitted(ear: Ear) -> Iterator[CompileEvent]:
         yield CompileEvent(CompileKind.SKIP, reason.strip(" .\n"))
 
 
-def rerecords(findings: Sequence[LogFinding]) -> tuple[CompileEvent, ...]:
+def rerecords(ear: Ear, findings: Sequence[LogFinding]) -> tuple[CompileEvent, ...]:
     """Graphs that were recorded again, and warm-ups that never end because outputs await a backward."""
-    again = events_of(findings, CompileKind.RERECORD, Severity.RERECORD)
-    pending = (found for found in findings if found.message.id == "ind-pending-backward")
-    return once([*again, *events_of(list(pending), CompileKind.RERECORD, Severity.FALLBACK)])
+    logged = (rerecord_of(heard.text) for heard in ear.records)
+    rest = [found for found in findings if found.message.id != "ind-rerecord"]
+    pending = [found for found in rest if found.message.id == "ind-pending-backward"]
+    return once(
+        [
+            *filter(None, logged),
+            *events_of(rest, CompileKind.RERECORD, Severity.RERECORD),
+            *events_of(pending, CompileKind.RERECORD, Severity.FALLBACK),
+        ]
+    )
+
+
+def rerecord_of(text: str) -> CompileEvent | None:
+    """torch 2.11+: which graph is recorded again, why, and a line that uses each input that moved."""
+    found = RERECORDING.search(text)
+    if found is None:
+        return None
+    frames = FRAME.findall(text, found.end())
+    file, line = frames[-1] if frames else (None, None)
+    moved = ", ".join(dict.fromkeys(MOVED.findall(text)))
+    detail = f"input {moved}" if moved else found["function"]
+    return CompileEvent(CompileKind.RERECORD, found["reason"].strip(), file, int(line) if line else None, detail)
 
 
 def overwritten(findings: Sequence[LogFinding]) -> tuple[CompileEvent, ...]:

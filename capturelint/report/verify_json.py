@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
 
 from capturelint import __version__
+from capturelint.compiler.report import CompiledBucket, Milliseconds
 from capturelint.finding import Finding
 from capturelint.report.json import finding_record
 from capturelint.runtime.observations import BucketResult, Times
@@ -15,7 +15,7 @@ from capturelint.runtime.verify import VerifyReport
 Json = dict[str, object]
 
 
-def render_verify_json(report: VerifyReport, compiled: Mapping[str, object] | None = None) -> str:
+def render_verify_json(report: VerifyReport) -> str:
     """The JSON of ``verify``; ASCII only."""
     machine = report.machine
     record: Json = {"schema": 1, "version": __version__, "target": report.target, "device": machine.device}
@@ -26,11 +26,11 @@ def render_verify_json(report: VerifyReport, compiled: Mapping[str, object] | No
     record |= {
         "torch": machine.torch,
         "verdict": report.verdict,
-        "buckets": [bucket_record(bucket) for bucket in report.buckets],
+        "buckets": [bucket_record(bucket, compiled_bucket(report, bucket.size)) for bucket in report.buckets],
         "findings": [verify_finding(finding) for finding in report.findings],
     }
-    if compiled is not None:
-        record["compile"] = dict(compiled)
+    if report.compiled is not None:
+        record["compile"] = report.compiled.as_json()
     if report.floor is not None:
         floor = report.floor
         record["floor"] = {"bytes": floor.nbytes, "bandwidth": floor.bandwidth, "ms": round(floor.ms, 4)}
@@ -40,7 +40,12 @@ def render_verify_json(report: VerifyReport, compiled: Mapping[str, object] | No
     return json.dumps(record, indent=2) + "\n"
 
 
-def bucket_record(bucket: BucketResult) -> Json:
+def compiled_bucket(report: VerifyReport, size: int) -> CompiledBucket | None:
+    """What ``--compile`` knows of a bucket."""
+    return report.compiled.bucket(size) if report.compiled is not None else None
+
+
+def bucket_record(bucket: BucketResult, compiled: CompiledBucket | None = None) -> Json:
     """One bucket; fields that nothing was measured for are left out."""
     record: Json = {"size": bucket.size, "verdict": bucket.verdict.value}
     optional: Json = {
@@ -56,6 +61,8 @@ def bucket_record(bucket: BucketResult) -> Json:
         "capture_s": rounded(bucket.capture_s),
         "eager_ms": times(bucket.eager_ms),
         "replay_ms": times(bucket.replay_ms),
+        "compiled_ms": times(compiled.compiled_ms) if compiled else None,
+        "compiled_captured_ms": times(compiled.compiled_captured_ms) if compiled else None,
         "host_ms": times(bucket.host_ms),
         "speedup": speedup(bucket),
         "busy_share": rounded(bucket.busy_share),
@@ -75,7 +82,7 @@ def verify_finding(finding: Finding) -> Json:
     return record
 
 
-def times(measured: Times | None) -> Json | None:
+def times(measured: Times | Milliseconds | None) -> Json | None:
     """Milliseconds, to the microsecond."""
     return None if measured is None else {"p50": round(measured.p50, 4), "p99": round(measured.p99, 4)}
 

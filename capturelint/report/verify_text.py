@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from capturelint import __version__
+from capturelint.compiler.report import Milliseconds
 from capturelint.report.model import CheckReport, ReadLines, count_by_outcome, counted
 from capturelint.report.verify_json import speedup
 from capturelint.runtime.observations import BucketResult, Machine, Times
@@ -23,7 +24,8 @@ def render_verify_text(
         return findings
     parts = [
         f"{report.target} {machine_line(report.machine)}",
-        "\n".join(table(report.buckets)),
+        "\n".join(table(report.buckets, () if report.compiled is None else TIMES)),
+        "\n".join(times_table(report)),
         "\n".join(f"batch {name_of(bucket)}: {bucket.message}" for bucket in report.buckets if bucket.message),
         findings.rstrip("\n"),
         "\n".join(probe_lines(report.buckets)),
@@ -70,9 +72,13 @@ COLUMNS: Sequence[tuple[str, Cell]] = (
 )
 
 
-def table(buckets: Sequence[BucketResult]) -> list[str]:
+TIMES = ("eager ms", "replay ms", "p99")
+"""Columns that stand in a table of their own where the compiled step has times beside them."""
+
+
+def table(buckets: Sequence[BucketResult], without: Sequence[str] = ()) -> list[str]:
     """One row a bucket; columns without any value are left out, the verdict stands left, numbers right."""
-    columns = [(title, [cell(bucket) for bucket in buckets]) for title, cell in COLUMNS]
+    columns = [(title, [cell(bucket) for bucket in buckets]) for title, cell in COLUMNS if title not in without]
     kept = [(title, cells) for title, cells in columns if any(cells)]
     rows = [[title for title, _ in kept], *map(list, zip(*(cells for _, cells in kept), strict=True))]
     widths = [max(len(row[index]) for row in rows) for index in range(len(kept))]
@@ -83,6 +89,36 @@ def table(buckets: Sequence[BucketResult]) -> list[str]:
         ).rstrip()
         for row in rows
     ]
+
+
+def times_table(report: VerifyReport) -> list[str]:
+    """Milliseconds a step, a row a way to run it: eager, captured, compiled, both, and the floor below them all."""
+    if report.compiled is None:
+        return []
+    compiled = [report.compiled.bucket(bucket.size) for bucket in report.buckets]
+    rows: list[tuple[str, list[Times | Milliseconds | None]]] = [
+        ("eager", [bucket.eager_ms for bucket in report.buckets]),
+        ("captured", [bucket.replay_ms for bucket in report.buckets]),
+        ("compiled", [each.compiled_ms if each else None for each in compiled]),
+        ("compiled, captured", [each.compiled_captured_ms if each else None for each in compiled]),
+    ]
+    kept = [(name, cells) for name, cells in rows if any(cells)]
+    if not kept:
+        return []
+    texts = [
+        ["ms a step", *(f"batch {name_of(bucket)}" for bucket in report.buckets)],
+        ["", *("p50 / p99" for _ in report.buckets)],
+        *([name, *map(both_quantiles, cells)] for name, cells in kept),
+    ]
+    if report.floor is not None:
+        texts.append(["floor", *(f"{report.floor.ms:.2f}" for _ in report.buckets)])
+    widths = [max(len(row[index]) for row in texts) for index in range(len(texts[0]))]
+    return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in texts]
+
+
+def both_quantiles(times: Times | Milliseconds | None) -> str:
+    """``4.60 / 4.61``; dots where nothing was measured."""
+    return "..." if times is None else f"{times.p50:.2f} / {times.p99:.2f}"
 
 
 def probe_lines(buckets: Sequence[BucketResult]) -> list[str]:

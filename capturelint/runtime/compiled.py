@@ -1,7 +1,8 @@
-"""``verify --compile``: the step compiled in a process of its own, and what it says of itself read back.
+"""``verify --compile``: the step compiled in a process of its own, a batch size at a time, and what it says read back.
 
 A fresh process, because compilation leaves caches, counters and a memory pool behind, and with cold caches, because
-on a hit torch does not say why it split a graph. The target may print, so the answer travels in a file.
+on a hit torch does not say why it split a graph. The target may print, so the answer travels in a file. A batch size
+has a process to itself, as a server compiles its buckets one by one: a recompile is never the next batch size.
 """
 
 from __future__ import annotations
@@ -11,27 +12,46 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from capturelint.compiler.environment import cold
-from capturelint.compiler.report import CompileReport, from_json
+from capturelint.compiler.report import CompileReport, from_json, merged
 from capturelint.errors import TargetError
-from capturelint.runtime.protocol import Plan, decode_plan, encode
-
-NUM_CALLS = 4
+from capturelint.runtime.protocol import Plan, Progress, Stage, decode_plan, encode
 
 
-def verify_compiled(plan: Plan, timeout_s: float) -> CompileReport:
-    """Compile the plan's step at its first bucket. Raises ``TargetError`` where that gives no answer."""
+def verify_compiled(
+    plan: Plan, timeout_s: float, on_gpu: bool, tell: Callable[[Progress], None] = lambda progress: None
+) -> CompileReport:
+    """Compile the plan's step at every bucket. Raises ``TargetError`` where that gives no answer.
+
+    On a GPU times are measured, so one at a time.
+    """
+
+    def compiled(bucket: int) -> CompileReport:
+        tell(Progress(Stage.COMPILE, bucket))
+        return compile_apart(replace(plan, buckets=(bucket,)), timeout_s)
+
+    with ThreadPoolExecutor(1 if on_gpu else os.cpu_count()) as pool:
+        return merged(list(pool.map(compiled, plan.buckets)))
+
+
+def compile_apart(plan: Plan, timeout_s: float) -> CompileReport:
+    """One bucket in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="capturelint-") as directory:
         answer = Path(directory) / "answer.json"
-        command = [sys.executable, "-m", "capturelint.runtime.compiled", str(answer)]
+        command = [sys.executable, "-m", "capturelint.runtime.compiled", str(answer), str(os.getpid())]
         try:
             ended = subprocess.run(
                 command, input=encode(plan), capture_output=True, env=cold(os.environ), timeout=timeout_s, check=False
             )
         except subprocess.TimeoutExpired as error:
-            raise TargetError(f"{plan.target}: compiling took more than {timeout_s:g} s (--timeout)") from error
+            raise TargetError(
+                f"{plan.target}: compiling batch {plan.buckets[0]} took more than {timeout_s:g} s (--timeout)"
+            ) from error
         if not answer.is_file():
             printed = ended.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
             raise TargetError(f"{plan.target}: the process that compiles the step ended early: {''.join(printed)}")
@@ -40,6 +60,9 @@ def verify_compiled(plan: Plan, timeout_s: float) -> CompileReport:
 
 def main() -> None:
     """Serve one plan, read from standard input, into the file named on the command line."""
+    from capturelint.runtime.worker import die_with_parent
+
+    die_with_parent(int(sys.argv[2]))
     answer = Path(sys.argv[1])
     plan = decode_plan(sys.stdin.buffer.readline())
     report = compile_target(plan)
@@ -54,24 +77,12 @@ def compile_target(plan: Plan) -> CompileReport:
     """In this process. Without a GPU the step is compiled for the CPU, and the report says what that cannot show."""
     import torch
 
-    from capturelint.compiler.collect import collect
-    from capturelint.runtime.service import load_target
-    from capturelint.runtime.target import Inputs
+    from capturelint.runtime import compiled_step, machine
 
-    device = "cuda" if torch.cuda.is_available() and plan.device != "emulated" else "cpu"
-    bucket = plan.buckets[0]
-    target = load_target(plan)
-    state = target.build(device)
-    target.prepare(state, bucket)
-
-    def step(**inputs: object) -> object:
-        return target.step(state, **inputs)
-
-    def make_inputs(number: int) -> Inputs:
-        made = target.inputs(bucket, number, device)
-        return {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in made.items()}
-
-    return collect(step, make_inputs, device, num_calls=NUM_CALLS)
+    on_gpu = torch.cuda.is_available() and plan.device != "emulated"
+    if on_gpu:
+        machine.limit_memory("cuda", plan.memory_limit_gib)
+    return compiled_step.on_gpu(plan) if on_gpu else compiled_step.on_cpu(plan)
 
 
 if __name__ == "__main__":

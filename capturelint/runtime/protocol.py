@@ -50,6 +50,7 @@ class Stage(Enum):
     MEASURE = "measure"
     BLAME = "blame"
     DRIVER = "driver"
+    COMPILE = "compile"
 
     @property
     def captures(self) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from capturelint.compiler.report import CompileReport
 from capturelint.errors import DeviceError, TargetError
 from capturelint.finding import Finding
 from capturelint.runtime.blame import Suspects, blame
@@ -46,8 +47,9 @@ class VerifyReport:
     findings: tuple[Finding, ...]
     floor: Floor | None = None
     notes: tuple[str, ...] = ()
+    compiled: CompileReport | None = None
     compiled_lost: bool = False
-    """The compiled step, where it was asked for, is not one graph."""
+    """The compiled step, where it was asked for, is not one graph, or replays wrongly."""
 
     @property
     def verdict(self) -> str:

@@ -1,0 +1,174 @@
+"""One bucket's step compiled, in this process: against eager, and against itself without graphs.
+
+Fusion rounds elsewhere than eager does and draws its own random numbers, so a compiled step that is far from eager
+proves nothing about graphs. Where it is, the same code is run without graphs: only a difference between those two is
+a fault of the replay.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+import torch._dynamo
+
+from capturelint.compiler.collect import Program, collect
+from capturelint.compiler.report import CompiledBucket, CompileReport, Milliseconds
+from capturelint.runtime import states
+from capturelint.runtime.bucket import Reference, Session, make_reference
+from capturelint.runtime.capture import capture
+from capturelint.runtime.compare import compare, step_error, tolerance
+from capturelint.runtime.eager import make_inputs, run_eager
+from capturelint.runtime.in_process import silent_channel
+from capturelint.runtime.measure import quantiles, time_replay
+from capturelint.runtime.outputs import Leaf, keep, leaves
+from capturelint.runtime.project import Project
+from capturelint.runtime.protocol import Plan
+from capturelint.runtime.replay import run_replay
+from capturelint.runtime.rewind import Memory
+from capturelint.runtime.service import load_target
+from capturelint.runtime.target import Inputs, Target
+
+COMPILED_FACTOR = 4.0
+"""Fused kernels keep what eager rounds between two of its own; their error may be this many times a replay's."""
+NUM_STEPS_CPU = 4
+
+
+def on_cpu(plan: Plan) -> CompileReport:
+    """What a machine without a GPU can show."""
+    bucket = plan.buckets[0]
+    target = load_target(plan)
+    state = target.build("cpu")
+    target.prepare(state, bucket)
+
+    def inputs(number: int) -> Inputs:
+        made = target.inputs(bucket, number, "cpu")
+        return {name: value.to("cpu") if isinstance(value, torch.Tensor) else value for name, value in made.items()}
+
+    memory = Memory(state)
+    program = Program(on_state(target, state), inputs, NUM_STEPS_CPU, remember=memory.remember, rewind=memory.rewind)
+    return collect(program, "cpu", bucket)
+
+
+def on_state(target: Target, state: object) -> Callable[..., object]:
+    """The target's step with its state given, as it is compiled."""
+
+    def step(**inputs: object) -> object:
+        return target.step(state, **inputs)
+
+    return step
+
+
+def on_gpu(plan: Plan) -> CompileReport:
+    """Everything: what became of the step, whether it replays right, and its times."""
+    bucket = plan.buckets[0]
+    target = load_target(plan)
+    with silent_channel() as channel:
+        session = Session(plan, target, states.origin(lambda: target.build("cuda")), Project(target.roots), channel)
+        session, reference = referenced(session, bucket)
+        state = session.fresh(bucket)
+        memory = Memory(state)
+        seen = Seen(reference)
+        program = Program(
+            on_state(target, state),
+            lambda number: make_inputs(target, bucket, number),
+            plan.steps,
+            plan.warm_up,
+            memory.remember,
+            memory.rewind,
+            seen.observe,
+        )
+        report = collect(program, "cuda", bucket)
+        result = replace(report.buckets[0], max_error=seen.worst, tolerance=seen.tolerance)
+        if result.error is None:
+            result = without_graphs(session, result, seen)
+            result = compiled_and_captured(session, result, seen)
+        return replace(report, buckets=(result,))
+
+
+def referenced(session: Session, bucket: int) -> tuple[Session, Reference]:
+    """Eager steps from copies of the built state; where they fail on those, from builds of their own."""
+    try:
+        return session, make_reference(session, bucket)
+    except Exception:
+        if session.origin.original is None:
+            raise
+    session = replace(session, origin=session.origin.rebuilt())
+    return session, make_reference(session, bucket)
+
+
+@dataclass(slots=True)
+class Seen:
+    """The compiled outputs as they come, held against eager. ``outputs`` keeps those of the first row."""
+
+    reference: Reference
+    errors: list[float] = field(default_factory=list)
+    outputs: list[list[Leaf]] = field(default_factory=list)
+
+    @property
+    def tolerance(self) -> float:
+        """What fusion may differ by."""
+        return COMPILED_FACTOR * tolerance(self.reference.run.outputs[0], self.reference.noise)
+
+    @property
+    def worst(self) -> float | None:
+        """The largest error; ``None`` before the first output."""
+        return max(self.errors, default=None)
+
+    def observe(self, number: int, output: object) -> None:
+        """Compare one step's output with eager's."""
+        kept = keep(leaves(output))
+        self.errors.append(step_error(self.reference.run.outputs[number], kept))
+        if number == len(self.outputs):
+            self.outputs.append(kept)
+
+
+def without_graphs(session: Session, result: CompiledBucket, seen: Seen) -> CompiledBucket:
+    """Why a compiled step is far from eager: its graphs, or the compiled code itself."""
+    if result.max_error is None or result.max_error <= seen.tolerance:
+        return result
+    plan = session.plan
+    plain = compiled_plainly(session)
+    runs = [
+        run_eager(plain.target, plain.fresh(result.size), result.size, range(plan.steps), session.channel).outputs
+        for _ in range(2)
+    ]
+    noise = compare(*runs).worst
+    own = compare(runs[1], seen.outputs)
+    allowed = tolerance(runs[1][0], noise)
+    at = own.first_above(allowed)
+    far = f"{result.max_error:.2g} of the largest value off eager"
+    if at is None or not math.isfinite(noise):
+        note = f"the compiled code is {far}, with and without graphs: its rounding, or its own random numbers"
+        return replace(result, notes=(*result.notes, note))
+    return replace(
+        result,
+        differs=f"the compiled step is {far}; from step {at} on its replay differs from the same code without graphs",
+    )
+
+
+def compiled_plainly(session: Session) -> Session:
+    """The session with its step compiled without graphs."""
+    torch._dynamo.reset()
+    return replace(session, target=replace(session.target, step=torch.compile(session.target.step)))
+
+
+def compiled_and_captured(session: Session, result: CompiledBucket, seen: Seen) -> CompiledBucket:
+    """Time the compiled step under a capture by hand. It is the last thing done: a refusal leaves the process unfit."""
+    plan, size = session.plan, result.size
+    plain = compiled_plainly(session)
+    try:
+        captured = capture(plain.target, plain.fresh(size), size, plan.warm_up, session.channel)
+        steps = range(plan.warm_up, plan.steps)
+        replayed = run_replay(plain.target, captured, size, steps, session.channel)
+        error = compare(seen.outputs[plan.warm_up :], replayed.outputs).worst
+        times = quantiles(time_replay(plain, size, captured)[0])
+    except Exception as refusal:  # noqa: BLE001  the target's code runs here and may raise anything
+        text = " ".join(str(refusal).split("\n")[0].split())
+        return replace(result, notes=(*result.notes, f"compiled and captured by hand: {text}"))
+    if not error <= seen.tolerance:
+        note = f"compiled and captured by hand: replay is {error:.2g} of the largest value off, so it is not timed"
+        return replace(result, notes=(*result.notes, note))
+    return replace(result, compiled_captured_ms=Milliseconds(times.p50, times.p99) if times else None)
