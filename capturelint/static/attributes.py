@@ -231,6 +231,8 @@ def instance_attribute(vm: Interpreter, owner: Ref, name: str, node: ast.AST) ->
         inherited = find_method(vm, found.cls, name)
         if inherited is not None:
             return bound(vm, owner, inherited[0], inherited[1], node)
+        if found.element is not None and not callable_on_module(name):
+            return found.element  # set under a name that was put together
         if is_module(vm, found.cls) or found.cls.is_dataclass:
             if name == "training":
                 return Const(False)  # decode runs in eval mode
@@ -393,6 +395,8 @@ def store(vm: Interpreter, owner: Value, name: object, value: Value, node: ast.A
             write_slot(vm, vm.globals_of(option.module, name), name, value, node)
         elif isinstance(option, Tensor) and name == "data" and vm.recording and option.home is not None:
             vm.step.stores.append(Store(option.home, option, value, vm.site(node), vm.doubt, bool(vm.hidden)))
+        elif isinstance(option, Tensor) and name == "data" and vm.driver is not None:
+            vm.driver.on_swap(vm, option, value, node)
 
 
 def write_slot(vm: Interpreter, owner: Ref, key: object, value: Value, node: ast.AST, same: bool = False) -> None:

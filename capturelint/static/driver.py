@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from capturelint.static.events import Site
 from capturelint.static.homes import Step, Store, fresh_tensors, homes_in, numbers_differ, tensors_of
@@ -42,6 +42,8 @@ class Facts:
     """Host slots that recorded code read and that are changed after the capture."""
     recorded: set[object] = field(default_factory=set)
     """Functions that run inside a recorded region."""
+    negative: set[Home | int] = field(default_factory=set)
+    """Static inputs, by slot or by tensor, that were filled with a negative number."""
     keyed: set[Home] = field(default_factory=set)
     """Host slots that choose the graph, so that each graph is replayed with the value that it recorded."""
     regions: list[Site] = field(default_factory=list)
@@ -56,6 +58,8 @@ class Pending:
     how: str
     name: str
     home: Home | None = None
+    copy: int = 0
+    """The copy in the graph's memory that makes it right if it is filled before the replay."""
 
 
 class Driver:
@@ -80,8 +84,12 @@ class Driver:
         self.direct: set[object] = set()
         self.depth = 0
         self.replays_before = 0
-        self.rows: dict[int, tuple[int, int]] = {}
+        self.capacity: dict[int, int] = {}
+        self.rows: dict[int, int] = {}
         self.lookups: list[tuple[int, Site]] = []
+        self.origins: dict[int, int] = {}
+        self.aliases: dict[int, tuple[int, Site]] = {}
+        self.in_flight: set[int] = set()
 
     # ---------------------------------------------------------------- regions
 
@@ -149,6 +157,10 @@ class Driver:
         """Recorded device work reads a tensor that existed before: its address is in the graph."""
         if vm.recording and not tensor.recorded and tensor.ident:
             self.idents.add(tensor.ident)
+            self.rows[tensor.ident] = max(self.rows.get(tensor.ident, 0), tensor.rows or 0)
+        kept = self.aliases.get(tensor.ident)
+        if kept is not None and kept[0] < self.replays and not vm.recording:
+            vm.emit(EventKind.STALE_OUTPUT, kept[1], "name", Confidence.LIKELY, phase=Phase.REPLAY)
 
     def on_store(
         self, vm: Interpreter, owner: Ref, key: object, old: Value | None, value: Value, node: ast.AST
@@ -171,23 +183,73 @@ class Driver:
         elif is_host_number(value) and numbers_differ(before, value) and not self.in_step(vm):
             self.facts.late.add(home)
 
-    def on_bind(self, vm: Interpreter, scope: Scope, name: str, value: Value, node: ast.AST) -> None:
-        """A local name is rebound after the capture that used its tensor."""
+    def on_bind(self, vm: Interpreter, scope: Scope, name: str, value: Value, node: ast.AST) -> Value:
+        """A local name is bound after the capture: to another tensor than the graph's, or to an output."""
         if vm.recording or not self.captures:
-            return
+            return value
         before = scope.names.get(name)
         old, new = tensor_in(before) if before is not None else None, tensor_in(value)
-        if old is None or new is None or old.ident == new.ident or old.ident not in self.idents:
-            return
-        if old.ident not in self.copied and not old.parameter:
+        rebound = old is not None and new is not None and old.ident != new.ident and old.ident in self.idents
+        if rebound and old is not None and old.ident not in self.copied and not old.parameter:
             self.pending.append(Pending(EventKind.INPUT_REBIND, vm.site(node), "name", name))
+        return self.alias(vm, value, node)
+
+    def alias(self, vm: Interpreter, value: Value, node: ast.AST) -> Value:
+        """A name for an output, given at one replay: what it is used for after the next one is another step's.
+
+        A name given once, to what the capture returned, is the static output itself and meant to change.
+        """
+        again = self.loops > 0 or isinstance(getattr(node, "value", None), ast.Call)
+        if not (isinstance(value, Tensor) and value.recorded and again and self.replays > self.replays_before):
+            return value
+        ident = vm.ident()
+        self.aliases[ident] = (self.replays, vm.site(node))
+        return replace(value, ident=ident)
+
+    def on_copy(self, vm: Interpreter, made: Tensor, source: Tensor) -> None:
+        """A tensor is copied or converted outside the recording: filling the source does not fill the copy."""
+        if not vm.recording and source.ident and made.ident:
+            self.origins[made.ident] = source.ident
+
+    def on_swap(self, vm: Interpreter, tensor: Tensor, value: Value, node: ast.AST) -> None:
+        """``tensor.data = value``, ``tensor.set_(value)``: the graph keeps the address that the tensor had."""
+        new = tensor_in(value)
+        if vm.recording or not self.captures or (new is not None and new.ident == tensor.ident != 0):
+            return
+        walked = tensor.parameter and tensor.home is None and any(map(is_parameter, self.values.values()))
+        if walked or tensor.home in self.loaded or tensor.ident in self.idents:
+            self.pending.append(Pending(EventKind.INPUT_REBIND, vm.site(node), "data", "data", tensor.home))
+
+    def on_move(self, vm: Interpreter, owner: Ref, memory: Memory | None, node: ast.AST) -> None:
+        """A module is moved, cast or loaded by assignment: its parameters get new memory."""
+        if vm.recording or not self.captures:
+            return
+        inside = {found.oid for _, found in vm.heap.reach(owner) if isinstance(found, Ref)}
+        for home in self.loaded:
+            held = self.values.get(home)
+            if home.owner in inside and is_parameter(held) and (memory is None or held.memory is not memory):
+                self.pending.append(Pending(EventKind.INPUT_REBIND, vm.site(node), "moved", str(home), home))
+                return
+
+    def on_staged(self, vm: Interpreter, source: Tensor) -> None:
+        """A copy from pinned memory is under way until somebody waits."""
+        if not vm.recording and source.ident:
+            self.in_flight.add(source.ident)
+
+    def on_wait(self) -> None:
+        """The host waits for the device: no copy is under way."""
+        self.in_flight.clear()
 
     def on_mutate(self, vm: Interpreter, target: Tensor, source: Value | None, node: ast.AST) -> None:
         """An in-place write outside the recording: static inputs are filled, state is advanced or reset."""
+        if target.negative:
+            self.facts.negative.add(target.home or target.ident)
         if target.negative and target.home is not None:
             self.mark_negative(vm, target)
         if vm.recording:
             return
+        if self.captures:
+            self.overwrite(vm, target, node)
         self.copied.add(target.ident)
         home = target.home
         if home is None:
@@ -203,6 +265,19 @@ class Driver:
             self.dirty.pop(home, None)
             if target.memory is Memory.HOST and self.captures and home in self.loaded:
                 self.facts.late.add(home)
+
+    def overwrite(self, vm: Interpreter, target: Tensor, node: ast.AST) -> None:
+        """A tensor is filled after the capture: a copy of it in the graph is not, a copy from it may be under way."""
+        if target.ident in self.in_flight and not target.view and self.replays:
+            vm.emit(EventKind.STAGING, node, "rewritten", Confidence.LIKELY, phase=Phase.RECORDED)
+        self.pending = [found for found in self.pending if not found.copy or found.copy != target.ident]
+        for copy, source in self.origins.items():
+            if source == target.ident and copy in self.idents and source not in self.idents:
+                self.pending.append(Pending(EventKind.INPUT_REBIND, vm.site(node), "copied-before", "", copy=copy))
+
+    def is_negative(self, tensor: Tensor) -> bool:
+        """Whether an index is ever filled with negative numbers."""
+        return tensor.negative or bool({tensor.home, tensor.ident} & self.facts.negative)
 
     def mark_negative(self, vm: Interpreter, target: Tensor) -> None:
         """A static input was filled with a negative number: an index that wraps."""
@@ -248,25 +323,29 @@ class Driver:
         if any(found is not None and found.cls == "torch.cuda.CUDAGraph" for found in held):
             self.facts.keyed |= deps_of(key)
 
-    def on_rows(self, vm: Interpreter, tensor: Tensor, stop: int | None) -> None:
-        """Recorded code uses the first rows of a buffer: the bucket's size, out of what the buffer can hold."""
-        if tensor.rows is not None and stop is not None:
-            held, most = self.rows.get(tensor.ident, (tensor.rows, 0))
-            self.rows[tensor.ident] = (held, max(most, stop))
+    def on_rows(self, tensor: Tensor) -> None:
+        """The first rows of a buffer are taken: a bucket's, out of what the buffer can hold."""
+        if tensor.rows is not None:
+            self.capacity[tensor.ident] = max(self.capacity.get(tensor.ident, 0), tensor.rows)
 
-    def on_lookup(self, vm: Interpreter, values: list[Value], node: ast.Subscript) -> None:
-        """A size is looked up in a list of sizes, with an index that may run off its end."""
-        sizes = [int_constant(value) for value in values]
-        known = [size for size in sizes if size is not None]
-        if vm.recording or len(known) != len(sizes) or len(known) < 2 or is_guarded(vm, ast.unparse(node.value)):
+    def on_lookup(self, vm: Interpreter, values: list[Value], node: ast.AST, sizes: ast.expr) -> None:
+        """A size is looked up in a list of sizes, in a way that may run off its end."""
+        numbers = [int_constant(value) for value in values]
+        known = [number for number in numbers if number is not None]
+        if vm.recording or len(known) != len(numbers) or len(known) < 2 or is_guarded(vm, ast.unparse(sizes)):
             return
         self.lookups.append((max(known), vm.site(node)))
 
     def finish(self, vm: Interpreter) -> None:
         """The driver is over: is there a batch that fits the buffer and no bucket?"""
         for largest, site in self.lookups:
-            if self.captures and any(most == largest < held for held, most in self.rows.values()):
+            if self.captures and any(self.rows.get(at) == largest < most for at, most in self.capacity.items()):
                 vm.emit(EventKind.BUCKET_GAP, site, "lookup", Confidence.LIKELY, name=str(largest), phase=Phase.REPLAY)
+
+
+def is_parameter(value: Value | None) -> TypeGuard[Tensor]:
+    """A parameter of a module."""
+    return isinstance(value, Tensor) and value.parameter
 
 
 def is_host_number(value: Value) -> bool:
@@ -275,12 +354,20 @@ def is_host_number(value: Value) -> bool:
 
 
 def is_guarded(vm: Interpreter, text: str) -> bool:
-    """Whether the running function compares something with the list, its length or its last item."""
-    definition = vm.stack[-1].definition
-    tree = getattr(definition, "node", None)
-    if tree is None:
-        return False
-    return any(isinstance(node, ast.Compare) and text in ast.unparse(node) for node in ast.walk(tree))
+    """Whether the running function or its caller looks at a limit first, or catches what a failed look-up raises."""
+    trees = [tree for call in vm.stack[-2:] if (tree := getattr(call.definition, "node", None)) is not None]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    limits = [node.test for node in nodes if isinstance(node, (ast.If, ast.IfExp, ast.Assert))]
+    return any(isinstance(node, ast.Try) for node in nodes) or any(
+        isinstance(node, ast.Compare) and (text in ast.unparse(node) or is_ordering(node))
+        for test in limits
+        for node in ast.walk(test)
+    )
+
+
+def is_ordering(node: ast.Compare) -> bool:
+    """``a < b`` and its like."""
+    return isinstance(node.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE))
 
 
 # -------------------------------------------------------------------- the end of a step

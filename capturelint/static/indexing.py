@@ -27,6 +27,7 @@ from capturelint.static.values import (
     Text,
     Value,
     constant,
+    deps_of,
     element_of,
     int_constant,
     options,
@@ -109,7 +110,7 @@ def object_item(vm: Interpreter, owner: Ref, index: Value, node: ast.Subscript) 
     if any(tensor_in(value) is not None for value in inner):
         torch_calls.report_varying(vm, index, node, "index")
     if vm.driver is not None:
-        vm.driver.on_lookup(vm, inner, node)
+        vm.driver.on_lookup(vm, inner, node, node.value)
         inner = [vm.driver.on_load(vm, owner, "[]", value) for value in inner]
     return union(inner)
 
@@ -132,7 +133,7 @@ def index_parts(vm: Interpreter, index: Value) -> list[Value]:
 def tensor_item(vm: Interpreter, tensor: Tensor, index: Value, node: ast.Subscript) -> Value:
     """A view, a gather, or a read of the device."""
     parts = index_parts(vm, index)
-    torch_calls.use(vm, [tensor])
+    torch_calls.use(vm, [replace(tensor, rows=None)])  # how many rows are used is what the index says
     check_bounds(vm, tensor, parts, node)
     if tensor.on_device:
         for part in parts:
@@ -144,9 +145,30 @@ def tensor_item(vm: Interpreter, tensor: Tensor, index: Value, node: ast.Subscri
         return results.result(vm, [tensor, *parts], node, rank, tensor.kind)
     narrowed = any(not whole(part) for part in parts)
     if vm.driver is not None and isinstance(parts[0], Slice):
-        vm.driver.on_rows(vm, tensor, int_constant(parts[0].stop))
-    made = replace(tensor, rank=rank, view=tensor.view or narrowed, rows=None)
+        vm.driver.on_rows(tensor)
+    made = replace(tensor, rank=rank, view=tensor.view or narrowed, rows=num_rows(vm, tensor, parts[0]))
     return replace(made, extends=None) if narrowed else made
+
+
+def num_rows(vm: Interpreter, tensor: Tensor, first: Value) -> int | None:
+    """The size of the first dimension after ``[:stop]``, where it is known."""
+    if not isinstance(first, Slice) or first.start not in (NONE, Const(0)) or first.step != NONE:
+        return None
+    if first.stop == NONE:
+        return tensor.rows
+    stop = largest(vm, first.stop)
+    return stop if stop is None or stop >= 0 else None
+
+
+def largest(vm: Interpreter, value: Value) -> int | None:
+    """A number, or the largest of the list that it is any item of."""
+    owners = {home.owner for home in deps_of(value)}
+    if isinstance(value, Number) and len(owners) == 1 and vm.driver is not None:
+        found = vm.heap.objects.get(owners.pop())
+        sizes = [int_constant(item) for item in found.slots.values()] if found and found.sort is Sort.LIST else []
+        known = [size for size in sizes if size is not None]
+        return max(known) if known and len(known) == len(sizes) else None
+    return int_constant(value)
 
 
 def whole(part: Value) -> bool:
@@ -270,7 +292,8 @@ def store_tensor(vm: Interpreter, tensor: Tensor, index: Value, value: Value, no
         check_assignment(vm, tensor, parts, value, node)
         if source is None:
             torch_calls.report_varying(vm, value, node, "kernel-argument")
-    torch_calls.mutate(vm, tensor, node, value)
+    # One row of several (a ring of staging buffers) is not the whole buffer.
+    torch_calls.mutate(vm, tensor if isinstance(parts[0], Slice) else replace(tensor, view=True), node, value)
 
 
 def check_assignment(vm: Interpreter, tensor: Tensor, parts: list[Value], value: Value, node: ast.Subscript) -> None:
@@ -279,7 +302,7 @@ def check_assignment(vm: Interpreter, tensor: Tensor, parts: list[Value], value:
     indices = [t for t in map(tensor_in, parts) if t is not None]
     masks = [t for t in indices if t.kind is Kind.BOOL and t.on_device]
     gathers = [t for t in indices if t.kind is not Kind.BOOL and t.on_device and t.rank != 0]
-    negative = next((t for t in gathers if t.negative), None)
+    negative = next((t for t in gathers if t.negative or (vm.driver is not None and vm.driver.is_negative(t))), None)
     if negative is not None:
         vm.emit(EventKind.PAD_WRITE, node, "negative-index", min(negative.sure, Confidence.LIKELY))
     if masks and source is not None and (source.on_device or source.rank != 0):

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from capturelint.catalog import Operations
 from capturelint.place import Frame
-from capturelint.static import attributes, calls, classes, indexing, managers, results, torch_calls
+from capturelint.static import attributes, calls, classes, indexing, managers, registries, results, torch_calls
 from capturelint.static.driver import Driver
 from capturelint.static.events import Event, Site
 from capturelint.static.homes import Heap, Object, Sort, Step
@@ -160,6 +160,8 @@ class Interpreter:
         phase: Phase | None = None,
     ) -> None:
         """Note that something happened. Nothing is noted outside recorded code unless ``phase`` says so."""
+        if self.driver is not None and kind is EventKind.SYNC:
+            self.driver.on_wait()
         if self.muted or (phase or self.phase) is not (phase or Phase.RECORDED):
             return
         sure = Confidence.POSSIBLE if self.hidden else min(sure, self.cap, Confidence.LIKELY if self.soft else sure)
@@ -546,7 +548,7 @@ class Interpreter:
     def bind(self, name: str, value: Value, scope: Scope, node: ast.AST) -> None:
         """Bind a local, nonlocal or global name."""
         if self.driver is not None:
-            self.driver.on_bind(self, scope, name, value, node)
+            value = self.driver.on_bind(self, scope, name, value, node)
         if name in scope.globals:
             attributes.write_slot(self, self.globals_of(scope.module, name), name, value, node)
         elif name in scope.nonlocals and scope.parent is not None:
@@ -709,6 +711,7 @@ class Interpreter:
         self.stack.append(Call("<module>", module, None, None))
         try:
             value = self.eval(statement.value, scope) if statement.value is not None else UNKNOWN
+            registries.fill(self, name, value, module)
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
             for target in targets:
                 if isinstance(target, (ast.Name, ast.Tuple, ast.List)):
@@ -1063,7 +1066,7 @@ class Interpreter:
         """``a if test else b``."""
         test = self.eval(node.test, scope)
         if isinstance(test, CaptureQuery) and self.recording:
-            return self.eval(node.orelse if test.negated else node.body, scope)
+            return managers.eval_capture_query(self, node, test, scope)
         truth = self.truth(test, node.test, "ternary", report_step=False)
         if truth in (Truth.TRUE, Truth.FALSE):
             return self.eval(node.body if truth is Truth.TRUE else node.orelse, scope)
@@ -1089,10 +1092,16 @@ class Interpreter:
 
     def eval_joinedstr(self, node: ast.JoinedStr, scope: Scope) -> Value:
         """An f-string: formatting a device tensor reads it."""
+        written: list[object] = []
         for part in node.values:
             if isinstance(part, ast.FormattedValue):
-                torch_calls.formatted(self, self.eval(part.value, scope), part.value)
-        return Text()
+                value = self.eval(part.value, scope)
+                torch_calls.formatted(self, value, part.value)
+                plain = part.format_spec is None and part.conversion == -1
+                written.append(constant(value) if plain else Const)
+            else:
+                written.append(constant(self.eval(part, scope)))
+        return Text() if Const in written else Const("".join(map(str, written)))
 
     def eval_lambda(self, node: ast.Lambda, scope: Scope) -> Value:
         """A lambda."""
@@ -1171,6 +1180,8 @@ class Interpreter:
         """What a condition says. A tensor on the device is read to find out, and that is an event."""
         answers = {self.truth_of(option) for option in options(value)}
         tensor = tensor_in(value)
+        if self.driver is not None and tensor is not None and tensor.on_device:
+            self.driver.on_wait()
         if tensor is not None and Truth.DEVICE in answers and tensor.sure is Confidence.POSSIBLE:
             return Truth.HOST  # one of many things that a table may hold
         if tensor is not None and Truth.DEVICE in answers:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from capturelint.static import attributes, cuda_calls
 from capturelint.static.index import ClassDef
 from capturelint.static.values import (
+    UNKNOWN,
     CaptureQuery,
     Device,
     External,
@@ -18,6 +19,7 @@ from capturelint.static.values import (
     Scope,
     Sequence,
     Value,
+    constant,
     options,
     tensor_in,
     union,
@@ -87,9 +89,11 @@ def run_capture_query(vm: Interpreter, node: ast.If, value: Value, scope: Scope,
     query = next(option for option in options(value) if isinstance(option, CaptureQuery))
     taken, skipped = (node.orelse, node.body) if query.negated else (node.body, node.orelse)
     before = vm.save(scope)
+    bound: dict[str, Value] = {}
     shadow = Shadow(vm)
     with vm.silent(), shadow:
         if vm.run(skipped, scope):
+            bound = dict(scope.names)
             changed = {name for name, value in before.names.items() if replaces_tensor(value, scope.names.get(name))}
             vm.run(rest, scope)
         else:
@@ -112,7 +116,39 @@ def run_capture_query(vm: Interpreter, node: ast.If, value: Value, scope: Scope,
         left_out = left_out | {Home(0, name) for name in kept}
     if left_out:
         vm.emit(EventKind.CAPTURE_QUERY, node.test, "work-left-out")
+    elif any(
+        name not in before.names and differs(value, scope.names.get(name, UNKNOWN)) for name, value in bound.items()
+    ):
+        vm.emit(EventKind.CAPTURE_QUERY, node.test, "other-value")
     return alive
+
+
+def eval_capture_query(vm: Interpreter, node: ast.IfExp, query: CaptureQuery, scope: Scope) -> Value:
+    """``a if torch.cuda.is_current_stream_capturing() else b``: is one of them a part of the other?"""
+    taken, skipped = (node.orelse, node.body) if query.negated else (node.body, node.orelse)
+    before = vm.save(scope)
+    with vm.silent(), Shadow(vm):
+        other = vm.eval(skipped, scope)
+    vm.restore(scope, before)
+    value = vm.eval(taken, scope)
+    if differs(value, other):
+        vm.emit(EventKind.CAPTURE_QUERY, node, "other-value")
+    return value
+
+
+def differs(left: Value, right: Value) -> bool:
+    """True where two values cannot be equal implementations: a part of a tensor and all of it, two numbers that scale.
+
+    Two whole numbers may be two sizes of one answer (the longest length there is, for the longest at the moment).
+    """
+    first, second = tensor_in(left), tensor_in(right)
+    if first is not None and second is not None:
+        same = first.ident == second.ident != 0 and first.home == second.home
+        return same and first.view is not second.view
+    numbers = [constant(value) for value in (left, right)]
+    return any(isinstance(n, float) for n in numbers) and all(isinstance(n, (int, float)) for n in numbers) and (
+        numbers[0] != numbers[1]
+    )  # fmt: skip
 
 
 def replaces_tensor(old: Value, new: Value | None) -> bool:

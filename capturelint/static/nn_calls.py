@@ -86,7 +86,19 @@ def call_nn_method(
         case "__call__" | "forward":
             method = attributes.find_method(vm, found.cls, "forward") if isinstance(found.cls, ClassDef) else None
             return vm.call(attributes.bound(vm, owner, *method, node), args, kwargs, node) if method else UNKNOWN
-        case "to" | "cuda" | "cpu" | "half" | "float" | "bfloat16" | "double" | "eval" | "train" | "requires_grad_" | "to_empty":
+        case (
+            "to"
+            | "cuda"
+            | "cpu"
+            | "half"
+            | "float"
+            | "bfloat16"
+            | "double"
+            | "eval"
+            | "train"
+            | "requires_grad_"
+            | "to_empty"
+        ):
             memory = destination(name, args, kwargs) if name in ("to", "cuda", "cpu", "to_empty") else None
             cast = name in CASTS or any(isinstance(value, Dtype) for value in [*args, *kwargs.values()])
             if vm.driver is not None and (cast or memory in (Memory.HOST, Memory.DEVICE)):
@@ -105,8 +117,10 @@ def call_nn_method(
                 attributes.write_slot(vm, owner, constant(args[0]), value, node)
             return NONE
         case "register_parameter" | "add_module" | "register_module":
-            if len(args) > 1:
+            if len(args) > 1 and isinstance(constant(args[0]), str):
                 attributes.write_slot(vm, owner, constant(args[0]), args[1], node)
+            elif len(args) > 1:
+                attributes.put_element(vm, owner, args[1])
             return NONE
         case "register_forward_hook" | "register_forward_pre_hook":
             if args:

@@ -39,7 +39,7 @@ from capturelint.static.values import (
     union,
     varies_of,
 )
-from capturelint.vocabulary import EventKind, Varies
+from capturelint.vocabulary import EventKind, Phase, Varies
 
 if TYPE_CHECKING:
     from capturelint.static.interpret import Interpreter
@@ -306,12 +306,28 @@ def first_item(
     vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None
 ) -> Value:
     """``next(x)``, ``next(x, default)``."""
+    if vm.driver is not None and len(args) == 1 and isinstance(node, ast.Call) and scope is not None:
+        look_up(vm, node.args[0], scope, node)
     iterator = args[0] if args and isinstance(args[0], Ref) else None
     found = vm.heap.get(iterator) if iterator is not None else None
     if iterator is not None and found is not None and found.cls == "itertools.count" and vm.heap.persistent(iterator):
         return Number(Varies.PER_STEP, frozenset({Home(iterator.oid, "count")}))
     element = vm.element(args[0]) if args else UNKNOWN
     return join(element, args[1]) if len(args) > 1 else element
+
+
+def look_up(vm: Interpreter, search: ast.expr, scope: Scope, node: ast.AST) -> None:
+    """``next(size for size in sizes if size >= rows)``: raises where no size is large enough."""
+    match search:
+        case ast.GeneratorExp(
+            generators=[ast.comprehension(iter=sizes, ifs=[ast.Compare(ops=[ast.GtE() | ast.LtE()])])]
+        ):
+            with vm.silent():
+                items = vm.items(vm.eval(sizes, scope))
+            if items is not None and vm.driver is not None:
+                vm.driver.on_lookup(vm, items, node, sizes)
+        case _:
+            pass
 
 
 def check_instance(
@@ -330,7 +346,10 @@ def get_attribute(
     """``getattr`` with a literal name."""
     name = constant(args[1]) if len(args) > 1 else None
     if not isinstance(name, str):
-        return UNKNOWN
+        holder = vm.heap.get(args[0]) if args and isinstance(args[0], Ref) else None
+        if holder is None or holder.sort is not Sort.INSTANCE or holder.element is None:
+            return UNKNOWN
+        return holder.element
     if len(args) > 2 and has_attribute(vm, args[0], name) is False:
         return args[2]
     found = vm.attribute(args[0], name, node)
@@ -362,9 +381,11 @@ def check_attribute(
 def set_attribute(
     vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None
 ) -> Value:
-    """``setattr`` with a literal name."""
+    """``setattr``: under a name that is not known it may be any attribute."""
     if len(args) == 3 and isinstance(constant(args[1]), str):
         attributes.store(vm, args[0], constant(args[1]), args[2], node)
+    elif len(args) == 3 and isinstance(args[0], Ref) and vm.phase is Phase.SET_UP:
+        attributes.put_element(vm, args[0], args[2])
     return NONE
 
 

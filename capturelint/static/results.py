@@ -213,6 +213,8 @@ def shaped(
         made = result(vm, operands, node, rank, kind or lead.kind)
         if name in NON_NEGATIVE:
             made = replace(made, negative=False)
+        if name in COPIES and vm.driver is not None:
+            vm.driver.on_copy(vm, made, lead)
         return as_view(made, lead) if name in VIEWS else made
     if len(flat) == 1 and name not in ("where",):
         return result(vm, operands, node, None, kind)
@@ -233,6 +235,7 @@ def chosen_kind(left: Value, right: Value) -> Kind:
 CONCATENATIONS = frozenset({"cat", "concat", "concatenate", "vstack", "hstack", "dstack", "row_stack", "column_stack"})
 NON_NEGATIVE = frozenset({"abs", "clamp", "clamp_min", "relu", "where", "masked_fill", "maximum", "square"})
 """Operations by which code replaces the negative slots of padded rows."""
+COPIES = frozenset({"clone", "float", "half", "bfloat16", "double", "int", "long", "to_dense"})
 VIEWS = frozenset(
     [
         "transpose",
@@ -368,6 +371,7 @@ def call_module(
     operands: list[Value] = [*args, *kwargs.values()]
     if vm.driver is not None:
         vm.driver.on_load(vm, owner, "weight", weight)
+        vm.driver.on_load(vm, owner, "bias", replace(weight, home=Home(owner.oid, "bias")))
     if name in ("Linear", "Embedding", "LayerNorm", "RMSNorm", "GRUCell", "LSTMCell", "Conv1d", "Conv2d"):
         operands.append(weight)
     sort = vm.catalog.modules.get(name)

@@ -357,6 +357,8 @@ def in_place(
     use(vm, tensors if rewrites else [target, *tensors])
     if name == "copy_" and tensors:
         transfers.copied_in(vm, target, tensors[0], kwargs, node)
+    if name == "copy_" and tensors:
+        target = replace(target, negative=tensors[0].negative)
     if name == "fill_" and len(args) > 1:
         number = constant(args[1])
         target = replace(target, negative=isinstance(number, (int, float)) and number < 0)
@@ -365,6 +367,8 @@ def in_place(
         source = results.result(vm, [*([] if name not in ACCUMULATES else [target]), *sources], node)
         if name != "copy_" and name not in ACCUMULATES and isinstance(source, Tensor):
             source = replace(source, deps=frozenset())  # a write at a position is not a function of what was there
+    if name in ("set_", "swap_") and vm.driver is not None and args[1:]:
+        vm.driver.on_swap(vm, target, args[1], node)
     mutate(vm, target, node, source)
     if vm.recording and target.on_host and "random" in sorts_of(vm, name):
         return replace(target, varies=Varies.PER_STEP, drawn=vm.site(node))

@@ -106,6 +106,7 @@ def factory(vm: Interpreter, name: str, args: list[Value], kwargs: dict[str, Val
         varies=varies if varies is Varies.PER_STEP and memory is not Memory.DEVICE else Varies.NEVER,
         drawn=drawn,
         stretched=drawn is None and varies is Varies.PER_STEP,
+        made=vm.site(node) if memory is Memory.PINNED else None,
         deps=frozenset().union(*map(deps_of, torch_calls.flatten(vm, args))) if args else frozenset(),
         placed="device" in kwargs or memory is Memory.PINNED,
     )
@@ -205,7 +206,10 @@ def move(vm: Interpreter, name: str, args: list[Value], kwargs: dict[str, Value]
         return replace(moved, home=None, ident=vm.ident(), recorded=vm.recording)
     if wanted is tensor.memory and kind is tensor.kind:
         return tensor
-    return replace(moved, ident=vm.ident(), home=tensor.home if wanted is tensor.memory else None, view=True)
+    made = replace(moved, ident=vm.ident(), home=tensor.home if wanted is tensor.memory else None, view=True)
+    if vm.driver is not None:
+        vm.driver.on_copy(vm, made, tensor)
+    return made
 
 
 def upload(vm: Interpreter, tensor: Tensor, node: ast.AST, name: str) -> None:
@@ -217,6 +221,10 @@ def pinned_source(vm: Interpreter, tensor: Tensor, node: ast.AST, non_blocking: 
     """Pinned memory: refused when blocking; when not, replay reads whatever the host block then holds."""
     if non_blocking is not True:
         vm.emit(EventKind.UPLOAD, node, "pinned-blocking", tensor.sure)
+    elif vm.driver is not None:
+        vm.driver.on_staged(vm, tensor)
+    if tensor.recorded and tensor.made is not None:
+        vm.emit(EventKind.STAGING, tensor.made, "pinned-made-in-step", tensor.sure)
 
 
 def destination(

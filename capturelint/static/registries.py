@@ -1,0 +1,90 @@
+"""Containers at the top of a module that other top-level code fills: decorators that register, items that are assigned.
+
+Importing a module runs its decorators. The analyser evaluates a module's names when they are needed, so a registry
+would be found empty; here the code that fills it is run when the registry is first looked at.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from capturelint.static.index import ClassDef, FunctionDef, Module, top_level
+from capturelint.static.values import Class, Function, Ref, Scope, Value
+
+if TYPE_CHECKING:
+    from capturelint.static.interpret import Interpreter
+
+MAX_REGISTERED = 64
+
+
+def fill(vm: Interpreter, name: str, value: Value, module: Module) -> None:
+    """Run what a module's top level, and decorators everywhere, put into one of its containers or registries."""
+    if not isinstance(value, Ref) or (found := vm.heap.get(value)) is None or isinstance(found.cls, str):
+        return
+    module.globals[name] = value
+    with vm.silent():
+        for statement in top_level(module.tree.body):
+            if fills(statement, name):
+                vm.run([statement], Scope(module))
+        functions = {f.name for f in module.functions.values() if mentions(f.node, name)}
+        decorators = functions if found.cls is None else {name}
+        for decorator, definition in registered(vm, decorators, module)[:MAX_REGISTERED]:
+            wrapper = vm.quiet_eval(decorator, Scope(definition.module))
+            vm.quiet_call(wrapper, [as_value(definition)], definition.node)
+
+
+def fills(statement: ast.stmt, name: str) -> bool:
+    """``NAME[key] = value``, ``NAME.update(...)``, ``NAME.append(...)``."""
+    match statement:
+        case ast.Assign(targets=[ast.Subscript(value=ast.Name(id=found))]):
+            return found == name
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=found)))):
+            return found == name
+        case _:
+            return False
+
+
+def mentions(node: ast.AST, name: str) -> bool:
+    """Whether code reads or writes a name."""
+    return any(isinstance(inner, ast.Name) and inner.id == name for inner in ast.walk(node))
+
+
+def registered(vm: Interpreter, names: set[str], module: Module) -> list[tuple[ast.expr, ClassDef | FunctionDef]]:
+    """The classes and functions under a decorator of one of these names, in this module and those that import it."""
+    if not names:
+        return []
+    found: list[tuple[ast.expr, ClassDef | FunctionDef]] = []
+    for other in [module, *(m for m in vm.index.modules.values() if m is not None and m is not module)]:
+        known = names if other is module else imported_from(other, module, names)
+        for definition in definitions(other) if known else ():
+            found += [(d, definition) for d in definition.node.decorator_list if root_name(d) in known]
+    return found
+
+
+def root_name(decorator: ast.expr) -> str | None:
+    """``register`` of ``@register("rms")``, ``NORMS`` of ``@NORMS.register("rms")``."""
+    while isinstance(decorator, (ast.Call, ast.Attribute)):
+        decorator = decorator.func if isinstance(decorator, ast.Call) else decorator.value
+    return decorator.id if isinstance(decorator, ast.Name) else None
+
+
+def imported_from(other: Module, module: Module, names: set[str]) -> set[str]:
+    """The local names under which another module imports some of a module's names."""
+    return {
+        local
+        for local, found in other.imports.items()
+        if found.attribute in names and (found.module == module.name or module.name.endswith(f".{found.module}"))
+    }
+
+
+def definitions(module: Module) -> Iterator[ClassDef | FunctionDef]:
+    """Everything at a module's top level that can be decorated."""
+    yield from module.classes.values()
+    yield from module.functions.values()
+
+
+def as_value(definition: ClassDef | FunctionDef) -> Value:
+    """The class or function as its decorator receives it."""
+    return Class(definition) if isinstance(definition, ClassDef) else Function(definition, definition.module)
