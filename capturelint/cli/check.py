@@ -98,9 +98,11 @@ def run(
             report = report_of(again, version, level, wanted, unwanted, settings)
     write(report, format, output, statistics, quiet)
     if html is not None:
+        from capturelint.cli.fixing import patches
         from capturelint.report.html import check_html
 
-        save(check_html(report, read_lines, ["capturelint", *sys.argv[1:]]), html, "--html")
+        cures = patches(report.shown)
+        save(check_html(report, read_lines, ["capturelint", *sys.argv[1:]], cures), html, "--html")
     for error in report.errors:
         print(f"error: {visible(str(error))}", file=sys.stderr)
     code = 2 if report.errors else 1 if report.shown else 0

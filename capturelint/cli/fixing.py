@@ -11,7 +11,10 @@ from pathlib import Path
 from capturelint.errors import SourceError
 from capturelint.finding import Finding
 from capturelint.static.files import read_source
-from capturelint.static.fixes import Fixed, fix_text, unified_diff
+from capturelint.static.fixes import Fixed, fix_text, fixes, unified_diff
+
+MAX_PATCHES = 50
+"""Each one parses its file anew."""
 
 
 def fixed_files(findings: Iterable[Finding], unsafe: bool) -> dict[Path, tuple[str, Fixed]]:
@@ -51,3 +54,13 @@ def write_fixes(findings: Iterable[Finding], unsafe: bool) -> int:
     count = sum(len(fixed.answered) for _, fixed in changed.values())
     print(f"{count} findings fixed in {len(changed)} files", file=sys.stderr)
     return count
+
+
+def patches(findings: Iterable[Finding]) -> dict[Finding, str]:
+    """The patch of each finding that a fix answers, unsafe ones included: to be looked at, not to be applied."""
+    fixable = {fix.rule for fix in fixes()}
+    found: dict[Finding, str] = {}
+    for finding in [f for f in findings if f.rule in fixable][:MAX_PATCHES]:
+        for path, (old, fixed) in fixed_files([finding], unsafe=True).items():
+            found[finding] = unified_diff(Path(os.path.relpath(path)).as_posix(), old, fixed.text)
+    return found

@@ -10,6 +10,7 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from capturelint.report.frame import drawn
 from capturelint.report.page import MARKER, Block, page
 
 MAX_LINES = 28
@@ -56,7 +57,7 @@ def small_diff(before: str, after: str) -> tuple[DiffLine, ...]:
     """The changed lines with one line around them."""
     old = [line.rstrip() for line in before.splitlines()]
     new = [line.rstrip() for line in after.splitlines()]
-    lines = [line for line in difflib.unified_diff(old, new, n=1, lineterm="")][2:]
+    lines = list(difflib.unified_diff(old, new, n=1, lineterm=""))[2:]
     kept = [line for line in lines if not line.startswith("@@")]
     return tuple(DiffLine(line[:1], line[1:]) for line in kept[:MAX_LINES])
 
@@ -64,4 +65,4 @@ def small_diff(before: str, after: str) -> tuple[DiffLine, ...]:
 def from_patch(patch: str, title: str) -> Cure:
     """A unified diff of the user's file as a cure."""
     lines = [line for line in patch.splitlines()[2:] if not line.startswith(("@@", "\\"))]
-    return Cure(title, tuple(DiffLine(line[:1] or " ", line[1:]) for line in lines[:MAX_LINES]))
+    return Cure(title, tuple(DiffLine(line[:1] or " ", drawn(line[1:])) for line in lines[:MAX_LINES]))

@@ -1,34 +1,44 @@
 """A report of ``check`` or ``verify`` -> one HTML file that needs nothing else: no script, no font, no request.
 
 It follows the reader's light or dark setting, fits a phone and prints. Everything that comes from a source or a file
-name is escaped twice: control characters become visible, and the template escapes HTML.
+name is escaped twice: control characters become visible, and the template escapes HTML. The pictures are the one thing
+that the template trusts; they are made of numbers and words of ours.
 """
 
 from __future__ import annotations
 
 import platform
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from capturelint.catalog import load_rules
+from capturelint.compiler.report import CompileReport
 from capturelint.errors import UsageError
 from capturelint.escape import visible
 from capturelint.finding import Finding
 from capturelint.place import Place
-from capturelint.report.frame import drawn
+from capturelint.report.charts import Picture, Stretch, Timed, errors, latency, memory, padding, timeline
+from capturelint.report.cure import Cure, example, from_patch
+from capturelint.report.frame import drawn, marked
+from capturelint.report.listing import Listing, Listings, listings
 from capturelint.report.model import CheckReport, ReadLines, counted, entry_line, relative, summary_line
 from capturelint.report.verify_json import speedup
-from capturelint.report.verify_text import COLUMNS, last_line, worth
-from capturelint.runtime.observations import BucketResult, Times
+from capturelint.report.verify_text import COLUMNS, name_of, worth
+from capturelint.runtime.observations import BucketResult
 from capturelint.runtime.verify import VerifyReport
 from capturelint.vocabulary import Confidence, Outcome, Verdict
 
+Cures = Mapping[Finding, str]
+"""Findings that ``check --fix`` would answer, each with the patch."""
+
 CONTEXT = 4
 """Lines of source shown above and below a finding."""
-BAR_WIDTH = 360
-BAR_LEFT = 96
+PACKAGES = ("triton", "transformers", "numpy")
+"""Named in the environment where they are installed; torch names itself and its CUDA."""
+NOT_MEASURED = "not measured"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,42 +63,30 @@ class SourceRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """One step of the way from an entry. ``anchor`` is the id of its line on the page, empty where it is not shown."""
+
+    text: str
+    anchor: str
+
+
+@dataclass(frozen=True, slots=True)
 class FindingCard:
     """A finding as the page shows it."""
 
     rule: str
     message: str
     where: str
+    anchor: str
     outcome: str
     confidence: str
     sure: bool
     rows: tuple[SourceRow, ...]
-    trail: tuple[str, ...]
+    trail: tuple[Step, ...]
     evidence: str
     why: str
     help: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """One bar of the chart; lengths are in the picture's own units."""
-
-    label: str
-    kind: str
-    value: str
-    p99: str
-    width: float
-    y: int
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """Eager and replayed step, a pair of bars a bucket."""
-
-    bars: tuple[Bar, ...]
-    height: int
-    floor_x: float | None
-    description: str
+    cure: Cure | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,32 +107,37 @@ class View:
     mood: str
     figures: tuple[Figure, ...]
     findings: tuple[FindingCard, ...]
+    path: tuple[Listing, ...]
+    path_left_out: int
     environment: tuple[tuple[str, str], ...]
     notes: tuple[str, ...] = ()
     table: Table | None = None
     bucket_notes: tuple[str, ...] = ()
-    chart: Chart | None = None
+    pictures: tuple[Picture, ...] = ()
 
 
-def check_html(report: CheckReport, read: ReadLines, command: Sequence[str]) -> str:
+def check_html(report: CheckReport, read: ReadLines, command: Sequence[str], cures: Cures | None = None) -> str:
     """The page of a ``check``; ``command`` is how to reproduce it. Raises ``UsageError`` without jinja2."""
     shown = report.shown
-    errors = [f for f in shown if f.outcome is Outcome.CAPTURE_ERROR]
+    hard = [f for f in shown if f.outcome is Outcome.CAPTURE_ERROR]
     silent = [f for f in shown if f.outcome is Outcome.SILENT_WRONG]
+    path = listings(shown, [(entry.path, entry.line) for entry in report.entries], read)
     return write(
         View(
             title="capturelint check",
-            verdict=visible(summary_line(report)),
+            verdict=visible(check_verdict(report)),
             subtitle=visible(entry_line(report)),
             mood="bad" if shown else "warn" if not report.entries else "good",
             figures=(
                 Figure("files", str(report.files)),
                 Figure("entries", str(len(report.entries)), mood="" if report.entries else "warn"),
-                Figure("capture errors", str(len(errors)), mood="bad" if errors else ""),
+                Figure("capture errors", str(len(hard)), mood="bad" if hard else ""),
                 Figure("silently wrong", str(len(silent)), mood="bad" if silent else ""),
                 Figure("suppressed", str(report.num_suppressed)),
             ),
-            findings=tuple(card(finding, read) for finding in shown),
+            findings=tuple(card(finding, read, path, cures or {}) for finding in shown),
+            path=path.shown,
+            path_left_out=path.left_out,
             environment=(
                 ("command", shown_command(command)),
                 ("capturelint", report.version),
@@ -146,32 +149,76 @@ def check_html(report: CheckReport, read: ReadLines, command: Sequence[str]) -> 
     )
 
 
+def check_verdict(report: CheckReport) -> str:
+    """What was found, as one sentence."""
+    if report.shown:
+        return f"{summary_line(report)}."
+    if not report.entries:
+        return f"Nothing was checked: {counted(report.files, 'file')} without an entry."
+    return f"Nothing to fix: {summary_line(report)}."
+
+
 def verify_html(report: VerifyReport, read: ReadLines, command: Sequence[str], version: str) -> str:
     """The page of a ``verify``; ``command`` is how to reproduce it. Raises ``UsageError`` without jinja2."""
     machine = report.machine
-    where = machine.gpu or "emulated on the CPU: verdicts and errors, no times"
+    path = listings(report.findings, [], read)
+    device = machine.gpu or "emulated on the CPU: verdicts and errors, no times"
     return write(
         View(
             title=f"capturelint verify {visible(report.target)}",
-            verdict=visible(f"{report.target}: {last_line(report)}"),
-            subtitle=visible(where),
+            verdict=visible(verify_verdict(report)),
+            subtitle=visible(device),
             mood="good" if report.verdict == "safe" else "bad",
             figures=tuple(verify_figures(report)),
-            findings=tuple(card(finding, read) for finding in report.findings),
+            findings=tuple(card(finding, read, path, {}) for finding in report.findings),
+            path=path.shown,
+            path_left_out=path.left_out,
             environment=(
                 ("command", shown_command(command)),
                 ("capturelint", version),
-                ("device", visible(machine.gpu or machine.device)),
+                ("device", visible(device)),
+                *((("driver", visible(machine.driver)),) if machine.driver else ()),
                 ("torch", machine.torch),
                 ("python", platform.python_version()),
+                *packages(),
                 ("platform", platform.platform()),
             ),
             notes=tuple(map(visible, (*report.notes, *worth(report)))),
             table=bucket_table(report.buckets),
-            bucket_notes=tuple(visible(f"batch {b.size}: {b.message}") for b in report.buckets if b.message),
-            chart=latency_chart(report),
+            bucket_notes=tuple(visible(f"batch {name_of(b)}: {b.message}") for b in report.buckets if b.message),
+            pictures=tuple(pictures(report)),
         )
     )
+
+
+def verify_verdict(report: VerifyReport) -> str:
+    """Whether the step may be captured, as one sentence."""
+    bad = [bucket for bucket in report.buckets if bucket.verdict is not Verdict.OK]
+    sizes = counted(len(report.buckets), "batch size")
+    if report.verdict == "fault":
+        return f"{report.target} could not be verified: it fails without any capture."
+    if not bad and report.verdict == "safe":
+        return f"{report.target} is safe to capture: replay equals eager at {sizes}."
+    if not bad:
+        return f"{report.target} loses graphs when compiled; captured by hand it is right at {sizes}."
+    return f"{report.target} is not safe to capture: {len(bad)} of {sizes} went wrong ({reasons(bad)})."
+
+
+def reasons(bad: Iterable[BucketResult]) -> str:
+    """``replay-differs at 1, 2; timeout at 8``."""
+    by_verdict: dict[str, list[str]] = {}
+    for bucket in bad:
+        by_verdict.setdefault(bucket.verdict.value, []).append(name_of(bucket))
+    return "; ".join(f"{verdict} at {', '.join(sizes)}" for verdict, sizes in by_verdict.items())
+
+
+def packages() -> Iterator[tuple[str, str]]:
+    """Versions that a compiled or a transformers step depends on."""
+    for name in PACKAGES:
+        try:
+            yield name, version(name)
+        except PackageNotFoundError:
+            continue
 
 
 def write(view: View) -> str:
@@ -191,26 +238,43 @@ def shown_command(command: Sequence[str]) -> str:
 
 
 def verify_figures(report: VerifyReport) -> Iterator[Figure]:
-    """What matters most: buckets that are right, speed-up, worst error, memory, floor. Unmeasured ones are absent."""
-    right = sum(bucket.verdict is Verdict.OK for bucket in report.buckets)
-    whole = right == len(report.buckets)
-    yield Figure("replay equals eager", f"{right} of {len(report.buckets)}", "batch sizes", "good" if whole else "bad")
+    """The five that matter: speed-up, coverage, worst error, memory, floor. What was not measured says so."""
     ratios = [(ratio, bucket.size) for bucket in report.buckets if (ratio := speedup(bucket)) is not None]
+    gpu = "needs a GPU" if report.machine.device == "emulated" else ""
     if ratios:
         best, size = max(ratios)
         yield Figure("speed-up", f"{best:.1f}x", f"at batch {size}")
-    errors = [(b.max_error, b) for b in report.buckets if b.max_error is not None]
-    if errors:
-        worst, bucket = max(errors, key=lambda pair: pair[0])
-        limit = f"allowed {bucket.tolerance:.2g}" if bucket.tolerance is not None else ""
-        yield Figure(
-            "worst error", f"{worst:.2g}", f"batch {bucket.size}; {limit}".rstrip("; "), "" if whole else "bad"
-        )
+    else:
+        yield Figure("speed-up", NOT_MEASURED, gpu)
+    yield coverage_figure(report.compiled, gpu)
+    wrong = any(bucket.verdict is Verdict.REPLAY_DIFFERS for bucket in report.buckets)
+    found = [(b.max_error, b) for b in report.buckets if b.max_error is not None]
+    if found:
+        worst, bucket = max(found, key=lambda pair: pair[0])
+        limit = f", allowed {bucket.tolerance:.2g}" if bucket.tolerance is not None else ""
+        yield Figure("worst error", f"{worst:.2g}", f"batch {name_of(bucket)}{limit}", "bad" if wrong else "good")
+    else:
+        yield Figure("worst error", NOT_MEASURED, "nothing was replayed", "bad")
     pools = [bucket.pool_bytes for bucket in report.buckets if bucket.pool_bytes is not None]
     if pools:
         yield Figure("graph memory", f"{sum(pools) / 1e6:.1f} MB", counted(len(pools), "graph"))
+    else:
+        yield Figure("graph memory", NOT_MEASURED, gpu)
     if report.floor is not None:
         yield Figure("floor", f"{report.floor.ms:.2f} ms", "to read the weights once")
+    else:
+        yield Figure("floor", NOT_MEASURED, gpu)
+
+
+def coverage_figure(compiled: CompileReport | None, gpu: str) -> Figure:
+    """Kernels of the compiled step that run inside graphs."""
+    if compiled is None:
+        return Figure("coverage", NOT_MEASURED, "--compile measures it")
+    if compiled.coverage is None:
+        return Figure("coverage", NOT_MEASURED, gpu)
+    percent = compiled.coverage.percent
+    note = f"{compiled.coverage.kernels_in_graphs} of {counted(compiled.coverage.kernels, 'kernel')}"
+    return Figure("coverage", f"{percent:.0f} %", note, "good" if percent == 100 else "warn")
 
 
 def bucket_table(buckets: Sequence[BucketResult]) -> Table:
@@ -220,30 +284,48 @@ def bucket_table(buckets: Sequence[BucketResult]) -> Table:
     return Table(tuple(title for title, _ in kept), tuple(zip(*(cells for _, cells in kept), strict=True)))
 
 
-def latency_chart(report: VerifyReport) -> Chart | None:
-    """Bars for eager and replay, where times were measured."""
-    pairs = [(b.size, b.eager_ms, b.replay_ms) for b in report.buckets if b.eager_ms and b.replay_ms]
-    if not pairs:
-        return None
-    longest = max(max(eager.p50, replay.p50) for _, eager, replay in pairs)
-    bars: list[Bar] = []
-    for index, (size, eager, replay) in enumerate(pairs):
-        bars.append(bar(f"batch {size}", "eager", eager, longest, index * 56))
-        bars.append(bar("", "replay", replay, longest, index * 56 + 22))
-    floor = report.floor
-    floor_x = round(BAR_LEFT + floor.ms / longest * BAR_WIDTH, 1) if floor is not None else None
-    said = "; ".join(f"batch {s}: eager {e.p50:.2f} ms, replay {r.p50:.2f} ms" for s, e, r in pairs)
-    below = f"; the dashed line is the floor, {floor.ms:.2f} ms" if floor is not None else ""
-    return Chart(tuple(bars), len(pairs) * 56, floor_x, f"{said}{below}")
+def pictures(report: VerifyReport) -> Iterator[Picture]:
+    """A chart for everything that was measured."""
+    timed = {b.size: group for b in report.buckets if (group := tuple(times(b, report.compiled)))}
+    if timed:
+        yield latency(timed, report.floor.ms if report.floor else None)
+    pools = {b.size: b.pool_bytes for b in report.buckets if b.pool_bytes is not None}
+    if any(pools.values()):
+        yield memory(pools)
+    replayed = {b.size: (b.first_step, b.step_errors) for b in report.buckets if b.step_errors}
+    tolerances = [b.tolerance for b in report.buckets if b.step_errors and b.tolerance]
+    if replayed and tolerances:
+        yield errors(replayed, max(tolerances))
+    sizes = [bucket.size for bucket in report.buckets if bucket.size]
+    if len(sizes) > 1:
+        yield padding(sizes)
+    yield from timelines(report)
 
 
-def bar(label: str, kind: str, times: Times, longest: float, y: int) -> Bar:
-    """One bar, at least wide enough to be seen."""
-    width = round(max(2.0, times.p50 / longest * BAR_WIDTH), 1)
-    return Bar(label, kind, f"{times.p50:.2f}", f"{times.p99:.2f}", width, y)
+def times(bucket: BucketResult, compiled: CompileReport | None) -> Iterator[Timed]:
+    """Eager, captured, compiled, and compiled and captured, as far as they were measured."""
+    if bucket.eager_ms is not None:
+        yield Timed("eager", "eager", bucket.eager_ms.p50, bucket.eager_ms.p99)
+    if bucket.replay_ms is not None:
+        yield Timed("captured", "captured", bucket.replay_ms.p50, bucket.replay_ms.p99)
+    both = compiled.bucket(bucket.size) if compiled is not None else None
+    if both is not None and both.compiled_ms is not None:
+        yield Timed("compiled", "compiled", both.compiled_ms.p50, both.compiled_ms.p99)
+    if both is not None and both.compiled_captured_ms is not None:
+        yield Timed("compiled, captured", "both", both.compiled_captured_ms.p50, both.compiled_captured_ms.p99)
 
 
-def card(finding: Finding, read: ReadLines) -> FindingCard:
+def timelines(report: VerifyReport) -> Iterator[Picture]:
+    """The kernels of one step at the largest batch size that has them."""
+    for bucket in sorted(report.buckets, key=lambda bucket: -bucket.size):
+        found = report.compiled.bucket(bucket.size) if report.compiled is not None else None
+        if found is not None and found.coverage is not None and found.coverage.timeline:
+            spans = found.coverage.timeline
+            yield timeline([Stretch(s.start_us, s.end_us, s.in_graph) for s in spans], bucket.size)
+            return
+
+
+def card(finding: Finding, read: ReadLines, path: Listings, cures: Cures) -> FindingCard:
     """A finding with the source around it."""
     place = finding.place
     rule = load_rules().get(finding.rule)
@@ -252,15 +334,31 @@ def card(finding: Finding, read: ReadLines) -> FindingCard:
         rule=finding.rule,
         message=visible(finding.message),
         where=visible(f"{relative(place.path)}, {cell}line {place.line}") if place else "no line is known",
+        anchor=path.anchors.get((place.path, place.cell, place.line), "") if place else "",
         outcome=finding.outcome.value,
         confidence=finding.confidence.word,
         sure=finding.confidence >= Confidence.CERTAIN,
         rows=tuple(source_rows(place, read(place.path, place.cell))) if place else (),
-        trail=tuple(visible(f"{step.name} ({relative(step.path)}:{step.line})") for step in finding.trail),
+        trail=tuple(
+            Step(
+                visible(f"{step.name} ({relative(step.path)}:{step.line})"),
+                path.anchors.get((step.path, None, step.line), ""),
+            )
+            for step in finding.trail
+        ),
         evidence=visible(finding.evidence.text) if finding.evidence else "",
         why=" ".join(rule.why.split()) if rule else "",
         help=tuple(map(visible, finding.help)),
+        cure=cure_of(finding, cures),
     )
+
+
+def cure_of(finding: Finding, cures: Cures) -> Cure | None:
+    """The user's own line rewritten where ``--fix`` can, else how the rule's example is repaired."""
+    patch = cures.get(finding)
+    if patch is not None:
+        return from_patch(patch, "what --fix or --unsafe-fixes would write")
+    return example(finding.rule)
 
 
 def source_rows(place: Place, lines: Sequence[str]) -> Iterator[SourceRow]:
@@ -269,9 +367,5 @@ def source_rows(place: Place, lines: Sequence[str]) -> Iterator[SourceRow]:
     for number in range(max(1, place.line - CONTEXT), min(len(lines), last + CONTEXT) + 1):
         line = lines[number - 1]
         hit = place.line <= number <= last
-        indent = len(line) - len(line.lstrip())
-        begin = max(indent, place.column - 1 if number == place.line else 0)
-        end = place.end_column - 1 if number == last and place.end_column else len(line)
-        cut = (begin, max(begin, end)) if hit else (len(line), len(line))
-        before, marked, after = line[: cut[0]], line[cut[0] : cut[1]], line[cut[1] :]
-        yield SourceRow(number, drawn(before), drawn(marked), drawn(after), hit)
+        begin, end = marked(place, number, last, line) if hit else (len(line), len(line))
+        yield SourceRow(number, drawn(line[:begin]), drawn(line[begin:end]), drawn(line[end:]), hit)
