@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from capturelint.static.calls import compiles_with_graphs
+from capturelint.static.calls import GRAPH_MODES, compiles_with_graphs
 from capturelint.static.index import ClassDef, FunctionDef, Module
 
 DECODE_NAME = re.compile(
@@ -41,6 +41,7 @@ CACHE_WORDS = frozenset(
         "layer_past",
     ]
 )
+CAPTURE_WORDS = ("cuda.graph", "make_graphed_callables", "capture_begin", "graph(")
 PROTOCOL = ("build", "inputs", "step")
 
 
@@ -82,6 +83,25 @@ def find_entries(module: Module) -> list[Entry]:
     return entries or list(by_signature(module))
 
 
+DEFINITION = r"\bdef[\s\\]+"
+DEFINES_DECODE = re.compile(DEFINITION + DECODE_NAME.pattern.partition("(_\\w+)")[0])
+DEFINES_FORWARD = re.compile(DEFINITION + r"forward\b")
+DEFINES_BUILD = re.compile(DEFINITION + r"build\b")
+NAMES_CACHE = re.compile(rf"\b(?:{'|'.join(sorted(CACHE_WORDS))})\b")
+
+
+def may_have_entries(text: str) -> bool:
+    """Whether ``find_entries`` could find one in this source: what has none need not be parsed into a tree."""
+    if "torch" not in text:
+        return False
+    return bool(
+        any(word in text for word in (*CAPTURE_WORDS, *GRAPH_MODES, "cudagraphs"))
+        or DEFINES_DECODE.search(text)
+        or DEFINES_BUILD.search(text)
+        or (DEFINES_FORWARD.search(text) and NAMES_CACHE.search(text))
+    )
+
+
 def once(entries: list[Entry]) -> list[Entry]:
     """Each function by its first reason; a driver is another thing than the step in it."""
     kept: dict[tuple[FunctionDef | None, EntryKind], Entry] = {}
@@ -107,7 +127,7 @@ def functions(module: Module) -> Iterator[FunctionDef]:
 
 def drivers(module: Module) -> Iterator[Entry]:
     """The functions from which code with ``torch.cuda.graph`` is reached, outermost first."""
-    if not any(word in module.text for word in ("cuda.graph", "make_graphed_callables", "capture_begin", "graph(")):
+    if not any(word in module.text for word in CAPTURE_WORDS):
         return
     capturing = {function: found for function in functions(module) if (found := capture_in(function, module))}
     if not capturing:
