@@ -11,10 +11,10 @@ import typer
 
 from capturelint.cli.check import bindings, names
 from capturelint.config import declared_torch, load_config
+from capturelint.report import EntryRecord
 from capturelint.static.check import Checked, Options, check
 from capturelint.static.events import Event
 from capturelint.static.index import FunctionDef
-from capturelint.static.regions import Entry
 from capturelint.static.roots import Outcome
 
 
@@ -62,7 +62,7 @@ def facts(
     raise typer.Exit(2 if checked.errors else 0)
 
 
-def entry_facts(entry: Entry, outcome: Outcome) -> dict[str, object]:
+def entry_facts(entry: EntryRecord, outcome: Outcome) -> dict[str, object]:
     """Everything about one entry."""
     return {
         "path": shown(entry.path),

@@ -12,15 +12,16 @@ import hashlib
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from capturelint.errors import ConfigError, SourceError
 from capturelint.finding import Finding
-from capturelint.static.files import read_lines, read_source
+from capturelint.static.files import Sources
 
 SCHEMA = 1
+Spans = list[tuple[int, int, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +47,34 @@ class Compared:
     gone: tuple[Known, ...]
 
 
-def with_fingerprints(findings: Iterable[Finding], root: Path) -> tuple[Finding, ...]:
-    """The findings in order of place, each with its fingerprint; paths are taken from ``root``."""
+def with_fingerprints(
+    findings: Iterable[Finding],
+    root: Path,
+    sources: Sources | None = None,
+    around: Mapping[tuple[Path, int], str] | None = None,
+) -> tuple[Finding, ...]:
+    """The findings in order of place, each with its fingerprint; paths are taken from ``root``.
+
+    ``around`` is what is known of the function around a file's line; other files with findings are parsed for it.
+    """
+    texts, named = sources or Sources(), around or {}
     seen: dict[tuple[str, ...], int] = defaultdict(int)
-    functions: dict[Path, list[tuple[int, int, str]]] = {}
+    functions: dict[Path, Spans] = {}
     result = []
     for finding in sorted(findings, key=lambda finding: finding.order):
         place = finding.place
         if place is None:
             key = (finding.rule, "", "", finding.message)
         else:
-            if place.path not in functions:
-                functions[place.path] = function_spans(place.path)
-            lines = read_lines(place.path, place.cell)
+            lines = texts.lines(place.path, place.cell)
             line = lines[place.line - 1] if 1 <= place.line <= len(lines) else ""
             # Lines of a notebook are counted per cell, so its functions are not looked up.
-            around = "" if place.cell else enclosing(functions[place.path], place.line)
-            key = (finding.rule, from_root(place.path, root), around, "".join(line.split()))
+            function = "" if place.cell else named.get((place.path, place.line))
+            if function is None:
+                if place.path not in functions:
+                    functions[place.path] = function_spans(place.path, texts)
+                function = enclosing(functions[place.path], place.line)
+            key = (finding.rule, from_root(place.path, root), function, "".join(line.split()))
         occurrence = seen[key]
         seen[key] += 1
         digest = hashlib.sha256("\0".join((*key, str(occurrence))).encode("utf-8", "surrogatepass")).hexdigest()
@@ -70,17 +82,21 @@ def with_fingerprints(findings: Iterable[Finding], root: Path) -> tuple[Finding,
     return tuple(result)
 
 
-def function_spans(path: Path) -> list[tuple[int, int, str]]:
-    """First line, last line and qualified name of every function and class of a file, outer ones first."""
+def function_spans(path: Path, sources: Sources) -> Spans:
+    """The spans of a file; none where it cannot be parsed, for it then has no names."""
     try:
-        tree = ast.parse(read_source(path).text)
+        return spans_of(ast.parse(sources.source(path).text))
     except (SourceError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return []  # a file that cannot be parsed has no names
-    spans: list[tuple[int, int, str]] = []
+        return []
+
+
+def spans_of(tree: ast.Module) -> Spans:
+    """First line, last line and qualified name of every function and class of a module, outer ones first."""
+    spans: Spans = []
     pending: list[tuple[ast.AST, str]] = [(tree, "")]
     while pending:
         node, prefix = pending.pop()
-        for child in ast.iter_child_nodes(node):
+        for child in statements_in(node):
             name = prefix
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 name = f"{prefix}.{child.name}" if prefix else child.name
@@ -89,7 +105,14 @@ def function_spans(path: Path) -> list[tuple[int, int, str]]:
     return sorted(spans, key=lambda span: (span[0], -span[1]))
 
 
-def enclosing(spans: Sequence[tuple[int, int, str]], line: int) -> str:
+def statements_in(node: ast.AST) -> Iterator[ast.AST]:
+    """What stands in the blocks of a statement: functions are defined nowhere else."""
+    for block in ("body", "handlers", "orelse", "finalbody", "cases"):
+        found = getattr(node, block, ())
+        yield from found if isinstance(found, list) else ()
+
+
+def enclosing(spans: Spans, line: int) -> str:
     """The innermost function or class around a line, or nothing."""
     return next((name for first, last, name in reversed(spans) if first <= line <= last), "")
 

@@ -1,33 +1,48 @@
-"""The straight line of ``check``: paths -> sources -> entries -> events -> findings, suppressions and fingerprints."""
+"""The straight line of ``check``: paths -> sources -> entries -> events -> findings, suppressions and fingerprints.
+
+What an earlier run worked out is not worked out again, file by file and as a whole (``cache``), and the analyser is
+not even imported where nothing has changed.
+"""
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from capturelint.catalog import load_operations, load_rules
-from capturelint.errors import SourceError, UsageError
+from capturelint.errors import SourceError
 from capturelint.finding import Finding
+from capturelint.report.model import EntryRecord
 from capturelint.static.baseline import with_fingerprints
-from capturelint.static.events import Event
-from capturelint.static.files import SourceText, find_sources, in_cells, read_source
+from capturelint.static.files import Sources, find_sources, in_cells
 from capturelint.static.ignores import apply_ignores
-from capturelint.static.index import WATCHED, Index, Module
-from capturelint.static.judge import judge
-from capturelint.static.parallel import run_entries
-from capturelint.static.regions import Entry, EntryKind, find_entries
-from capturelint.static.roots import Outcome, Stage
+from capturelint.static.index import WATCHED, Index
+from capturelint.store import Store, digest
 
-RECURSION_LIMIT = 20_000
-"""Calls of analysed code are calls of the interpreter: sixty of them, each a few nested expressions deep."""
+if TYPE_CHECKING:
+    from capturelint.static.analyse import Analysed, Analyser, Ran
+    from capturelint.static.cache import Cache
+    from capturelint.static.events import Event
+    from capturelint.static.roots import Outcome
+
+MIN_NBYTES = 100_000
+"""Fewer are analysed before a worker has started."""
+MAX_FILE_S = 60.0
+"""Processor time for one file with all of its entries; the largest of transformers takes a fraction of it."""
+OWN = ("its own",)
+"""What is asked of a file where the user names no entry: those that it shows."""
+COMMENT = b"capturelint:"
+WATCHED_BYTES = {word: word.encode() for word in WATCHED}
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What ``check`` is asked for. ``entry`` is MODULE:NAME, ``bind`` maps a parameter to MODULE:CLASS."""
+    """What ``check`` is asked for. ``entry`` is MODULE:NAME, ``bind`` maps a parameter to MODULE:CLASS.
+
+    ``jobs`` 0 is one process for each core. Without a ``store`` nothing is kept and nothing that was kept is used.
+    """
 
     entry: tuple[str, ...] = ()
     bind: Mapping[str, str] = field(default_factory=dict)
@@ -37,78 +52,218 @@ class Options:
     include: tuple[str, ...] = ()
     root: Path = field(default_factory=Path.cwd)
     jobs: int = 1
+    store: Store | None = None
+    sources: Sources = field(default_factory=Sources)
+    max_file_s: float = MAX_FILE_S
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What ``check`` found: every finding of every rule and confidence, suppressed ones marked."""
+    """What ``check`` found: every finding of every rule and confidence, suppressed ones marked.
+
+    ``analysed`` is what each file gave; empty where an earlier run over the same files had been kept.
+    """
 
     files: int
-    entries: tuple[Entry, ...]
+    entries: tuple[EntryRecord, ...]
     findings: tuple[Finding, ...]
     errors: tuple[SourceError, ...]
     notes: tuple[str, ...] = ()
-    events: tuple[Event, ...] = ()
-    unlisted: frozenset[str] = frozenset()
-    outcomes: tuple[Outcome, ...] = ()
+    analysed: tuple[Analysed, ...] = ()
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """Every event, in the order of entries."""
+        return tuple(event for ran in ran_in_order(self.analysed) for event in ran.events)
+
+    @property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """What running each entry gave, in the order of entries; only of entries that this process ran."""
+        found = {
+            ran.rank: outcome for one in self.analysed for ran, outcome in zip(one.ran, one.outcomes, strict=False)
+        }
+        return tuple(found[rank] for rank in sorted(found))
+
+    @property
+    def unlisted(self) -> frozenset[str]:
+        """Operations that the catalogue does not list."""
+        return frozenset(name for outcome in self.outcomes for name in outcome.unlisted)
 
 
-class Sources:
-    """Reads files for the index and keeps what suppression and notebooks need of them."""
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A file before it is analysed: the digest of its content, or why it has none."""
 
-    def __init__(self) -> None:
-        self.texts: dict[Path, SourceText] = {}
-
-    def read(self, path: Path) -> str:
-        """The text of a file, as one module."""
-        source = read_source(path)
-        self.texts[path] = source
-        return source.text
+    nbytes: int = 0
+    content: str | None = None
+    error: SourceError | None = None
+    words: frozenset[str] = frozenset()
+    has_comments: bool = False
+    """Whether there may be a comment for us in it."""
 
 
 def check(paths: Sequence[Path], options: Options) -> Checked:
     """Check files and directories. Raises ``UsageError`` for paths and entries that do not exist."""
-    sys.setrecursionlimit(max(sys.getrecursionlimit(), RECURSION_LIMIT))
-    sources = Sources()
-    unlisted_directories: list[SourceError] = []
-    files = list(
-        find_sources(
-            paths, exclude=options.exclude, include=options.include, root=options.root,
-            on_error=unlisted_directories.append,
-        )
-    )  # fmt: skip
-    index = Index(sources.read, options.follow)
-    for path in files:
+    unlisted: list[SourceError] = []
+    files = find(paths, options, unlisted)
+    seen = {path: look(path, options.sources) for path in files}
+    index = Index(options.sources.text, options.follow)
+    contents = Contents(seen, options.sources)
+    cache = key = None
+    if options.store is not None:
+        from capturelint.static.cache import Cache
+
+        cache = Cache(options.store, options)
+        if not unlisted and all(one.content is not None for one in seen.values()):
+            key = cache.run_key(index, files, contents)
+    for path in files if key is None or options.follow else ():
         index.add(path)
-    modules = [module for path in files if (module := index.load(path)) is not None]
-    index.mentioned = frozenset(word for word in WATCHED if any(word in module.text for module in modules))
-    entries = chosen_entries(modules, index, options)
-    stage = Stage(index, load_operations(), options.bind)
-    events: list[Event] = []
-    notes: list[str] = []
-    unlisted: set[str] = set()
-    outcomes: list[Outcome] = []
-    for entry, outcome in zip(entries, run_entries(stage, entries, options.jobs), strict=True):
-        outcomes.append(outcome)
-        events += outcome.events
-        unlisted |= outcome.unlisted
-        if outcome.exhausted:
-            notes.append(
-                f"{entry.path}:{entry.line}: {entry.name} is larger than the analysis limit; the rest of it is unread"
-            )
-    findings = judge(events, load_rules(), options.torch)
+    if cache is not None and key is not None:
+        kept = cache.checked(key, index, contents)
+        if kept is not None:
+            return Checked(*kept)
+        for path in () if options.follow else files:
+            index.add(path)
+    index.mentioned = frozenset().union(*(one.words for one in seen.values()))
+    found = analyse_all(files, seen, index, options, cache, contents)
+    errors = [*unlisted, *(one.error for one in seen.values() if one.error), *(e for f in found for e in f.errors)]
+    checked = conclude(found, seen, {str(error): error for error in errors}, options)
+    if cache is not None and key is not None and all(f.complete for f in found) and is_current(found, seen):
+        cache.keep_checked(
+            key, index, (checked.files, checked.entries, checked.findings, checked.errors, checked.notes), found
+        )
+    return checked
+
+
+def find(paths: Sequence[Path], options: Options, unlisted: list[SourceError]) -> list[Path]:
+    """The files to check: what is found under the paths, and what an editor gave."""
+    given = [path for path in paths if options.sources.holds(path)]
+    listed = [path for path in paths if path not in given]
+    walked = find_sources(
+        listed, exclude=options.exclude, include=options.include, root=options.root, on_error=unlisted.append
+    )
+    return sorted({os.path.abspath(path): path for path in (*walked, *given)}.values(), key=os.path.abspath)
+
+
+def look(path: Path, sources: Sources) -> Seen:
+    """Read a file once, to know it again."""
+    try:
+        content = sources.content(path)
+    except SourceError as error:
+        return Seen(error=error)
+    words = frozenset(word for word, sought in WATCHED_BYTES.items() if sought in content)
+    return Seen(len(content), digest(content), None, words, COMMENT in content or path.suffix == ".ipynb")
+
+
+class Contents:
+    """The digest of any file's content: a checked one's as it was seen first, another's when it is asked for."""
+
+    def __init__(self, seen: Mapping[Path, Seen], sources: Sources) -> None:
+        self.known = {path: one.content for path, one in seen.items()}
+        self.sources = sources
+
+    def __call__(self, path: Path) -> str | None:
+        """The digest; ``None`` where the file cannot be read."""
+        if path not in self.known:
+            self.known[path] = look(path, self.sources).content
+        return self.known[path]
+
+
+def is_current(found: Iterable[Analysed], seen: Mapping[Path, Seen]) -> bool:
+    """Whether every checked file was analysed with the content that it was first seen with."""
+    return all(seen[path].content == content for one in found for path, content in one.digests.items() if path in seen)
+
+
+def analyse_all(
+    files: Sequence[Path],
+    seen: Mapping[Path, Seen],
+    index: Index,
+    options: Options,
+    cache: Cache | None,
+    contents: Contents,
+) -> list[Analysed]:
+    """What each readable file gives: kept by an earlier run, or worked out here or by workers."""
+    readable = [path for path in files if seen[path].error is None]
+    # Entries that the user named are looked up in any case: that they exist is not in the record of any file.
+    analyser = new_analyser(index, options) if options.entry else None
+    kept: list[Analysed] = []
+    for path in readable if cache is not None else ():
+        asked = analyser.asked(path) if analyser is not None else OWN
+        known = cache.analysed(index, path, asked, contents) if cache is not None else None
+        kept += [known] if known is not None else []
+    done = {found.path for found in kept}
+    missing = [(path, seen[path].nbytes) for path in readable if path not in done]
+    made = analyse_missing(missing, analyser or new_analyser(index, options), options.jobs, cache) if missing else []
+    return sorted([*kept, *made], key=lambda found: os.path.abspath(found.path))
+
+
+def new_analyser(index: Index, options: Options) -> Analyser:
+    """The analyser, imported where there is something to analyse. Raises ``UsageError`` for a missing entry."""
+    from capturelint.static.analyse import Analyser
+
+    return Analyser(index, options.sources, options.bind, options.entry, options.max_file_s)
+
+
+def analyse_missing(
+    missing: Sequence[tuple[Path, int]], analyser: Analyser, jobs: int, cache: Cache | None
+) -> list[Analysed]:
+    """What files give, worked out here or by workers, and kept."""
+
+    def analyse(path: Path) -> Analysed:
+        found = analyser.analyse(path)
+        if cache is not None:
+            cache.keep_analysed(analyser.index, found, analyser.asked(path))
+        return found
+
+    jobs = num_workers(missing, jobs)
+    if jobs < 2:
+        return [analyse(path) for path, _ in missing]
+    from capturelint.static.analyse import without_outcomes
+    from capturelint.static.parallel import spread
+
+    return list(spread(lambda path: without_outcomes(analyse(path)), missing, jobs))
+
+
+def num_workers(missing: Sequence[tuple[Path, int]], jobs: int) -> int:
+    """How many processes are worth their start; as many as were asked for where a number was given."""
+    from capturelint.static.parallel import can_fork, num_cores
+
+    if len(missing) < 2 or not can_fork() or (jobs == 0 and sum(nbytes for _, nbytes in missing) < MIN_NBYTES):
+        return 1
+    return min(jobs or num_cores(), len(missing))
+
+
+def conclude(
+    found: Sequence[Analysed], seen: Mapping[Path, Seen], errors: Mapping[str, SourceError], options: Options
+) -> Checked:
+    """Events of all files into findings, in the order of entries."""
+    from capturelint.catalog import load_rules
+    from capturelint.static.judge import judge
+
+    ordered = ran_in_order(found)
+    events = [event for ran in ordered for event in ran.events]
+    notes = [
+        f"{shown(ran.entry.path)}:{ran.entry.line}: {ran.entry.name} is larger than the analysis limit; "
+        "the rest of it is unread"
+        for ran in ordered
+        if ran.exhausted
+    ]
+    notes += [f"{shown(one.path)}: {one.given_up}; it was not analysed" for one in found if one.given_up]
     if options.torch is None:
         notes += [undeclared(event) for event in events if event.torch]
     return Checked(
-        files=len(files),
-        entries=tuple(entries),
-        findings=finish(findings, modules, sources, options.root),
-        errors=tuple(sorted([*index.errors.values(), *unlisted_directories], key=str)),
+        files=len(seen),
+        entries=tuple(ran.entry for ran in ordered),
+        findings=finish(judge(events, load_rules(), options.torch), found, seen, options),
+        errors=tuple(errors[text] for text in sorted(errors)),
         notes=tuple(notes),
-        events=tuple(events),
-        unlisted=frozenset(unlisted),
-        outcomes=tuple(outcomes),
+        analysed=tuple(found),
     )
+
+
+def ran_in_order(found: Iterable[Analysed]) -> list[Ran]:
+    """Every entry that was run: as they were named, or by place."""
+    return sorted((ran for one in found for ran in one.ran), key=lambda ran: ran.rank)
 
 
 def shown(path: Path) -> str:
@@ -123,44 +278,27 @@ def undeclared(event: Event) -> str:
     return f"{where}: `{event.name}` is refused by torch {event.torch}; no torch is declared, see --torch"
 
 
-def finish(findings: list[Finding], modules: Iterable[Module], sources: Sources, root: Path) -> tuple[Finding, ...]:
+def finish(
+    findings: Iterable[Finding], found: Iterable[Analysed], seen: Mapping[Path, Seen], options: Options
+) -> tuple[Finding, ...]:
     """Suppress, place in notebook cells, and give fingerprints."""
     by_path: dict[Path, list[Finding]] = {}
     for finding in findings:
         assert finding.place is not None
         by_path.setdefault(finding.place.path, []).append(finding)
     done: list[Finding] = []
-    for path in {module.path for module in modules} | by_path.keys():
-        source = sources.texts[path]
-        answered = apply_ignores(by_path.get(path, []), path, source.text)
-        done += [in_cells(finding, source) for finding in answered]
-    return with_fingerprints(done, root)
+    for path in {path for path, one in seen.items() if one.has_comments and one.error is None} | by_path.keys():
+        done += answered(path, by_path.get(path, []), options.sources, path not in seen or seen[path].has_comments)
+    around = {place: name for one in found for place, name in one.around.items()}
+    return with_fingerprints(done, options.root, options.sources, around)
 
 
-def chosen_entries(modules: list[Module], index: Index, options: Options) -> list[Entry]:
-    """The entries that were named, else those that the modules show."""
-    if options.entry:
-        return [named_entry(spec, index) for spec in options.entry]
-    found = [entry for module in modules for entry in find_entries(module)]
-    return sorted(found, key=lambda entry: (str(entry.path), entry.line, entry.kind.value))
-
-
-def named_entry(spec: str, index: Index) -> Entry:
-    """The entry that ``--entry MODULE:NAME`` names. Raises ``UsageError``."""
-    module_name, _, name = spec.partition(":")
-    module = index.find(module_name)
-    if module is None and module_name.endswith(".py"):
-        module = next((m for m in index.modules.values() if m is not None and str(m.path) == module_name), None)
-    if module is None or not name:
-        raise UsageError(f"--entry {spec}: no module '{module_name}' in the checked paths; say MODULE:NAME")
-    owner, _, method = name.rpartition(".")
-    if owner:
-        definition = module.classes.get(owner.rpartition(".")[2])
-        function = definition.methods.get(method) if definition is not None else None
-        if function is None and definition is not None:
-            raise UsageError(f"--entry {spec}: class '{owner}' in {module.path} defines no '{method}' itself")
-    else:
-        function = module.functions.get(name)
-    if function is None:
-        raise UsageError(f"--entry {spec}: no function or method '{name}' in {module.path}")
-    return Entry(module.path, function.node.lineno, name, "named by --entry", EntryKind.FUNCTION, module, function)
+def answered(path: Path, findings: list[Finding], sources: Sources, has_comments: bool) -> list[Finding]:
+    """The findings of one file after its comments, in the cells of a notebook."""
+    if not has_comments:
+        return findings
+    try:
+        source = sources.source(path)
+    except SourceError:  # gone since it was analysed
+        return findings
+    return [in_cells(finding, source) for finding in apply_ignores(findings, path, source.text)]

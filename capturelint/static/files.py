@@ -14,7 +14,7 @@ import re
 import stat
 import tokenize
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -231,16 +231,59 @@ def is_pattern(line: str) -> bool:
 
 def read_source(path: Path, *, max_nbytes: int = MAX_NBYTES) -> SourceText:
     """Read and decode one file. Raises ``SourceError`` that names the file and, where there is one, the line."""
+    return decode_source(path, read_content(path, max_nbytes=max_nbytes))
+
+
+def read_content(path: Path, *, max_nbytes: int = MAX_NBYTES) -> bytes:
+    """The bytes of one regular file. Raises ``SourceError``."""
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
+        # Opened without waiting, so that a FIFO that takes a file's place between two calls blocks nothing.
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            os.close(handle)
             raise SourceError(path, None, "not a regular file")
-        with path.open("rb") as file:
+        with open(handle, "rb") as file:
             content = file.read(max_nbytes + 1)
     except (OSError, ValueError) as error:
         raise SourceError(path, None, f"cannot be read: {reason(error)}") from error
     if len(content) > max_nbytes:
         raise SourceError(path, None, f"larger than {max_nbytes / 1e6:g} MB, not checked")
-    return decode_source(path, content)
+    return content
+
+
+class Sources:
+    """The files of one run: read from disk, or given by an editor that has not saved them yet.
+
+    Only a few decoded texts are kept: a million lines are not held at once.
+    """
+
+    def __init__(self, unsaved: Mapping[Path, bytes] | None = None) -> None:
+        self.unsaved = {os.path.abspath(path): content for path, content in (unsaved or {}).items()}
+        self.source = lru_cache(maxsize=64)(self.decode)
+
+    def holds(self, path: Path) -> bool:
+        """Whether the content of a file was given."""
+        return bool(self.unsaved) and os.path.abspath(path) in self.unsaved
+
+    def content(self, path: Path) -> bytes:
+        """The bytes of a file. Raises ``SourceError``."""
+        return self.unsaved[os.path.abspath(path)] if self.holds(path) else read_content(path)
+
+    def decode(self, path: Path) -> SourceText:
+        """A file as text, without remembering it; ``source`` remembers. Raises ``SourceError``."""
+        return decode_source(path, self.content(path))
+
+    def text(self, path: Path) -> str:
+        """The text of a file, as one module. Raises ``SourceError``."""
+        return self.decode(path).text
+
+    def lines(self, path: Path, cell: int | None = None) -> Sequence[str]:
+        """The lines of a file or of one notebook cell for a report; none where the file cannot be read."""
+        try:
+            source = self.source(path)
+        except SourceError:
+            return ()
+        return source.lines if cell is None else lines_of_cell(source, cell)
 
 
 def decode_source(path: Path, content: bytes) -> SourceText:
@@ -330,8 +373,11 @@ def read_lines(path: Path, cell: int | None = None) -> tuple[str, ...]:
         source = read_source(path)
     except SourceError:
         return ()
-    if cell is None:
-        return source.lines
+    return source.lines if cell is None else lines_of_cell(source, cell)
+
+
+def lines_of_cell(source: SourceText, cell: int) -> tuple[str, ...]:
+    """The lines of one cell of a notebook."""
     bounds = [*source.cells, (0, len(source.lines) + 1)]
     for (number, start), (_, end) in pairwise(bounds):
         if number == cell:

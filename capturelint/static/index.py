@@ -247,6 +247,22 @@ class Index:
         """Whether any checked file contains one of these words of ``WATCHED``, wherever: in a comment too."""
         return not self.mentioned.isdisjoint(words)
 
+    def keep(self, used: Iterable[Path], max_num_characters: int) -> list[Path]:
+        """Forget the modules that were not used for longest where the sources of all are larger than that."""
+        for path in used:
+            if path in self.modules:
+                self.modules[path] = self.modules.pop(path)
+        total = sum(len(module.text) for module in self.modules.values() if module is not None)
+        forgotten = []
+        for path, module in list(self.modules.items()):
+            if total <= max_num_characters:
+                break
+            if module is not None:
+                total -= len(module.text)
+                forgotten.append(path)
+                del self.modules[path]
+        return forgotten
+
     def forget_globals(self) -> None:
         """Drop the values of module-level names: they point into the heap of the run that made them."""
         for module in self.modules.values():

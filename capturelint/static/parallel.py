@@ -1,46 +1,91 @@
-"""Entries over several processes: each forked worker inherits the parsed index and sends back events.
+"""Files over several processes: each forked worker inherits the index and sends back what files gave.
 
-Where a process cannot fork (Windows) or the work is small, everything runs in this one. The outcomes come in the order
-of the entries whatever the number of workers, so a report never depends on it.
+Where a process cannot fork (Windows) or the work is small, everything is done in this one. A worker that dies, for
+want of memory or by a fault of the interpreter itself, costs the file that it died on and nothing else.
 """
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from pathlib import Path
 
-from capturelint.static.regions import Entry
-from capturelint.static.roots import Outcome, Stage, run_entry
+from capturelint.errors import SourceError
+from capturelint.static.analyse import Analysed
 
-MIN_ENTRIES = 8
-"""Fewer are done before workers have started."""
-INHERITED: dict[str, object] = {}
-"""What forked workers find: the stage and the entries of the one check that is running."""
+BATCH_NBYTES = 100_000
+"""Small files travel together: a message costs as much as the syntax of fifty lines."""
+Analyse = Callable[[Path], Analysed]
+INHERITED: dict[str, Analyse] = {}
+"""What forked workers find: the function of the one check that is running."""
 
 
-def run_entries(stage: Stage, entries: Sequence[Entry], jobs: int = 1) -> list[Outcome]:
-    """The outcome of each entry, in their order; ``jobs`` 0 is one worker for each core that this process may use.
+def can_fork() -> bool:
+    """Whether workers can inherit what this process has."""
+    return "fork" in multiprocessing.get_all_start_methods()
 
-    Workers do not send back the functions that an entry reached: those are for ``facts``, which runs alone.
-    """
-    wanted = jobs or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else jobs or os.cpu_count() or 1
-    can_fork = "fork" in multiprocessing.get_all_start_methods()
-    if wanted < 2 or len(entries) < MIN_ENTRIES or not can_fork:
-        return [run_entry(stage, entry) for entry in entries]
-    INHERITED.update(stage=stage, entries=entries)
+
+def num_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def spread(analyse: Analyse, files: Sequence[tuple[Path, int]], jobs: int) -> Iterator[Analysed]:
+    """What each file gives, in no order; ``files`` have their sizes in bytes, and the large ones are begun first."""
+    INHERITED["analyse"] = analyse
+    gc.freeze()  # workers share what is there until they write to it, which a collection would
     try:
-        with ProcessPoolExecutor(wanted, mp_context=multiprocessing.get_context("fork")) as pool:
-            return list(pool.map(run_inherited, range(len(entries)), chunksize=2))
+        finished: set[Path] = set()
+        for found in in_pool(list(batches(files)), jobs):
+            finished.add(found.path)
+            yield found
+        for path, _ in files:
+            if path not in finished:
+                yield alone(path)
     finally:
         INHERITED.clear()
+        gc.unfreeze()
 
 
-def run_inherited(at: int) -> Outcome:
-    """Run one entry in a worker."""
-    stage, entries = INHERITED["stage"], INHERITED["entries"]
-    assert isinstance(stage, Stage)
-    assert isinstance(entries, Sequence)
-    return replace(run_entry(stage, entries[at]), reached=[])
+def batches(files: Iterable[tuple[Path, int]]) -> Iterator[list[Path]]:
+    """Files in groups of about the same size, largest first."""
+    group: list[Path] = []
+    nbytes = 0
+    for path, size in sorted(files, key=lambda each: (-each[1], each[0])):
+        group.append(path)
+        nbytes += size
+        if nbytes >= BATCH_NBYTES:
+            yield group
+            group, nbytes = [], 0
+    if group:
+        yield group
+
+
+def in_pool(groups: Sequence[list[Path]], jobs: int) -> Iterator[Analysed]:
+    """What the files of all groups give; those of groups that a dying worker took with it are missing."""
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("fork")) as pool:
+        pending: list[Future[list[Analysed]]] = []
+        with suppress(BrokenProcessPool):
+            pending += (pool.submit(analyse_inherited, group) for group in groups)
+        for future in as_completed(pending):
+            try:
+                yield from future.result()
+            except BrokenProcessPool:
+                continue
+
+
+def alone(path: Path) -> Analysed:
+    """What a file gives in a process of its own, which may die of it."""
+    return next(
+        in_pool([[path]], 1), Analysed(path, errors=(SourceError(path, None, "the analysis of this file crashed"),))
+    )
+
+
+def analyse_inherited(group: Sequence[Path]) -> list[Analysed]:
+    """Analyse some files in a worker."""
+    return [INHERITED["analyse"](path) for path in group]

@@ -1,0 +1,254 @@
+"""One file -> its entries and what running them gave: the piece of work that is shared out, limited and kept.
+
+A file is parsed only where an entry may be in it; the others are read for their syntax, which takes half the time. No
+file can hold up a run: one that takes too long or nests too deeply is given up, said aloud, and costs only itself.
+"""
+
+from __future__ import annotations
+
+import signal
+import symtable
+import sys
+import threading
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+
+from capturelint.catalog import load_operations
+from capturelint.errors import SourceError, UsageError
+from capturelint.report.model import EntryRecord
+from capturelint.static.baseline import Spans, enclosing, spans_of
+from capturelint.static.check import OWN
+from capturelint.static.events import Event
+from capturelint.static.files import Sources, decode_source
+from capturelint.static.index import Index, Lookup, parse
+from capturelint.static.regions import Entry, EntryKind, find_entries, may_have_entries
+from capturelint.static.roots import Outcome, Stage, run_entry
+from capturelint.store import digest
+
+RECURSION_LIMIT = 20_000
+"""Calls of analysed code are calls of the interpreter: sixty of them, each a few nested expressions deep."""
+MAX_NUM_CHARACTERS = 12_000_000
+"""Sources that a process keeps parsed; a tree takes about 25 times the memory of its text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One entry and what running it gave. ``rank`` orders the entries of a run."""
+
+    entry: EntryRecord
+    rank: tuple[int, str, int, str]
+    events: tuple[Event, ...] = ()
+    exhausted: bool = False
+    """Larger than the analysis limit: the rest of it is unread."""
+
+
+@dataclass(slots=True)
+class Analysed:
+    """What one file gave, and all that it depends on.
+
+    ``lookups`` are the names that were looked for and ``digests`` the contents that were read. ``around`` names the
+    function around a line with an event. ``given_up`` is the limit that the file met, if any. What is not ``complete``
+    cannot be kept: it depends on the speed of the machine or on a file that was not read.
+    """
+
+    path: Path
+    ran: tuple[Ran, ...] = ()
+    errors: tuple[SourceError, ...] = ()
+    around: Mapping[tuple[Path, int], str] = field(default_factory=dict)
+    lookups: Mapping[Lookup, Path | None] = field(default_factory=dict)
+    digests: Mapping[Path, str] = field(default_factory=dict)
+    given_up: str = ""
+    complete: bool = True
+    outcomes: tuple[Outcome, ...] = ()
+
+
+class OutOfTimeError(BaseException):
+    """A file took longer than it may. Not an ``Exception``: nothing between here and the limit may hold it up."""
+
+
+class Analyser:
+    """Analyses files one by one, over one index; each process that takes part has its own.
+
+    ``entry`` are the entries that the user named; without any, files show their own.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        sources: Sources,
+        bind: Mapping[str, str],
+        entry: Sequence[str],
+        max_file_s: float,
+    ) -> None:
+        self.index = index
+        self.sources = sources
+        self.stage = Stage(index, load_operations(), bind)
+        self.max_file_s = max_file_s
+        self.digests: dict[Path, str] = {}
+        self.spans: dict[Path, Spans] = {}
+        index.read = self.read
+        self.named = self.files_of(entry)
+
+    def files_of(self, entry: Sequence[str]) -> dict[Path, list[tuple[int, str]]] | None:
+        """The entries that the user named, by the file that they are in. Raises ``UsageError``."""
+        found: dict[Path, list[tuple[int, str]]] = {}
+        for at, spec in enumerate(entry):
+            found.setdefault(named_entry(spec, self.index).path, []).append((at, spec))
+        return found or None
+
+    def read(self, path: Path) -> str:
+        """The text of a file, as one module; what was read is remembered by its digest."""
+        content = self.sources.content(path)
+        self.digests[path] = digest(content)
+        return decode_source(path, content).text
+
+    def asked(self, path: Path) -> Sequence[str]:
+        """What is asked of a file: its own entries, or those that the user named in it."""
+        if self.named is None:
+            return OWN
+        return [f"{at} {spec}" for at, spec in self.named.get(path, ())]
+
+    def analyse(self, path: Path) -> Analysed:
+        """All of one file; faults of the file are in the answer."""
+        sys.setrecursionlimit(max(sys.getrecursionlimit(), RECURSION_LIMIT))
+        self.index.lookups = {}
+        try:
+            with time_limit(self.max_file_s):
+                found = self.analyse_entries(path)
+        except OutOfTimeError:
+            found = self.given_up(path, f"takes longer than {self.max_file_s:g} s of processor time")
+        except RecursionError:
+            found = self.given_up(path, "is nested too deeply")
+        self.fill_in(found)
+        return found
+
+    def analyse_entries(self, path: Path) -> Analysed:
+        """The entries of a file, run."""
+        if self.named is None or path not in self.named:
+            fault = self.unparsed(path)
+            if fault is not None:
+                return fault
+        module = self.index.load(path)
+        if module is None:
+            return Analysed(path, errors=(self.index.errors[path],))
+        if self.named is None:
+            entries = [(0, entry) for entry in find_entries(module)]
+        else:
+            entries = [(at, named_entry(spec, self.index)) for at, spec in self.named.get(path, ())]
+        outcomes = [run_entry(self.stage, entry) for _, entry in entries]
+        return Analysed(
+            path,
+            ran=tuple(ran(at, entry, outcome) for (at, entry), outcome in zip(entries, outcomes, strict=True)),
+            outcomes=tuple(outcomes),
+        )
+
+    def unparsed(self, path: Path) -> Analysed | None:
+        """The whole answer for a file that no tree is needed of; ``None`` where one is."""
+        try:
+            text = self.read(path)
+            if self.named is None and may_have_entries(text):
+                return None
+            check_syntax(text, path)
+        except SourceError as error:
+            return Analysed(path, errors=(error,))
+        return Analysed(path)
+
+    def given_up(self, path: Path, why: str) -> Analysed:
+        """The answer for a file that met a limit, and the index without what was half done."""
+        modules = self.index.modules
+        self.index.modules = {at: m for at, m in modules.items() if m is not None or at in self.index.errors}
+        return Analysed(path, given_up=why)
+
+    def fill_in(self, found: Analysed) -> None:
+        """Add what the answer depends on and where its events are, then forget sources that were not used lately."""
+        used = {found.path: None, **{path: None for path in self.index.lookups.values() if path is not None}}
+        faults = {str(error): error for error in found.errors}
+        faults |= {str(self.index.errors[path]): self.index.errors[path] for path in used if path in self.index.errors}
+        found.errors = tuple(faults.values())
+        found.lookups = self.index.lookups
+        found.digests = {path: self.digests[path] for path in used if path in self.digests}
+        found.complete = not found.given_up and len(found.digests) == len(used)
+        found.around = {
+            (place.path, place.line): self.function_around(place.path, place.line)
+            for ran in found.ran
+            for place in (event.site.place for event in ran.events)
+        }
+        for path in self.index.keep(used, MAX_NUM_CHARACTERS):
+            self.spans.pop(path, None)
+
+    def function_around(self, path: Path, line: int) -> str:
+        """The qualified name of the function around a line of a parsed file."""
+        if path not in self.spans:
+            module = self.index.load(path)
+            self.spans[path] = spans_of(module.tree) if module is not None else []
+        return enclosing(self.spans[path], line)
+
+
+def ran(at: int, entry: Entry, outcome: Outcome) -> Ran:
+    """The record of an entry and its outcome."""
+    return Ran(
+        EntryRecord(entry.path, entry.line, entry.name, entry.why),
+        (at, str(entry.path), entry.line, entry.kind.value),
+        tuple(outcome.events),
+        outcome.exhausted,
+    )
+
+
+def without_outcomes(found: Analysed) -> Analysed:
+    """The answer without what cannot leave the process: functions of the index."""
+    return replace(found, outcomes=())
+
+
+def check_syntax(text: str, path: Path) -> None:
+    """Raise ``SourceError`` where a source cannot be parsed; quicker than to parse it into a tree."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            symtable.symtable(text, str(path), "exec")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        parse(text, path)  # has the last word: a symbol table refuses more than a tree does
+
+
+def named_entry(spec: str, index: Index) -> Entry:
+    """The entry that ``--entry MODULE:NAME`` names. Raises ``UsageError``."""
+    module_name, _, name = spec.partition(":")
+    module = index.find(module_name)
+    if module is None and module_name.endswith(".py"):
+        found = next((path for path in index.names if str(path) == module_name), None)
+        module = index.load(found) if found is not None else None
+    if module is None or not name:
+        raise UsageError(f"--entry {spec}: no module '{module_name}' in the checked paths; say MODULE:NAME")
+    owner, _, method = name.rpartition(".")
+    if owner:
+        definition = module.classes.get(owner.rpartition(".")[2])
+        function = definition.methods.get(method) if definition is not None else None
+        if function is None and definition is not None:
+            raise UsageError(f"--entry {spec}: class '{owner}' in {module.path} defines no '{method}' itself")
+    else:
+        function = module.functions.get(name)
+    if function is None:
+        raise UsageError(f"--entry {spec}: no function or method '{name}' in {module.path}")
+    return Entry(module.path, function.node.lineno, name, "named by --entry", EntryKind.FUNCTION, module, function)
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise ``OutOfTimeError`` after that much processor time; no limit where the system cannot interrupt a thread."""
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise OutOfTimeError
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before if before is not None else signal.SIG_DFL)
