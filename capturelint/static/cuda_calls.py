@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -95,7 +96,17 @@ def call_stream(vm: Interpreter, owner: Value, cls: str, name: str, args: list[V
     elif name == "record" and isinstance(owner, Ref):
         current = args[0] if args else vm.stream_stack[-1] if vm.stream_stack else External("torch.cuda.#main")
         vm.heap.write(owner, "#stream", current)
+        for option in options(current):
+            if (work := vm.side_streams.get(option)) is not None:
+                work.marked = vm.heap.persistent(owner) and is_waited_for(node, vm.module.text)
     return NONE
+
+
+def is_waited_for(record: ast.AST, text: str) -> bool:
+    """Whether code of the module waits for the event that ``self.events[i].record()`` records."""
+    names = [part.attr for part in ast.walk(record) if isinstance(part, ast.Attribute) and part.attr != "record"]
+    found = "|".join(map(re.escape, names)) or r"\Z."
+    return re.search(rf"wait_event\([^)\n]*\b({found})\b|\b({found})\b[^\n]*\.wait\(", text) is not None
 
 
 def join_stream(vm: Interpreter, side: Value, waiter: Value) -> None:

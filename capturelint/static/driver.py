@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from capturelint.static.events import Site
 from capturelint.static.homes import Step, Store, fresh_tensors, homes_in, numbers_differ, tensors_of
+from capturelint.static.index import FunctionDef
+from capturelint.static.state import Call
 from capturelint.static.values import (
     NONE,
     Const,
@@ -58,6 +60,8 @@ class Pending:
     how: str
     name: str
     home: Home | None = None
+    fresh: frozenset[int] = frozenset()
+    """The tensors that took the place: a graph captured with them is right."""
     copy: int = 0
     """The copy in the graph's memory that makes it right if it is filled before the replay."""
 
@@ -75,6 +79,7 @@ class Driver:
         self.loaded_now: set[Home] = set()
         self.values: dict[Home, Value] = {}
         self.idents: set[int] = set()
+        self.idents_now: set[int] = set()
         self.copied: set[int] = set()
         self.called: set[object] = set()
         self.dirty: dict[Home, Site] = {}
@@ -99,6 +104,7 @@ class Driver:
         self.depth = len(vm.stack)
         self.direct = set()
         self.loaded_now = set()
+        self.idents_now = set()
         if self.region.place not in {site.place for site in self.facts.regions}:
             self.facts.regions.append(self.region)
         vm.heap.carry()
@@ -112,13 +118,19 @@ class Driver:
         finish_step(vm)
         self.moved |= set(vm.step.mutated)
         # A graph captured after the store has the new tensor; a buffer regrown for it was moved under older graphs.
-        self.pending = [p for p in self.pending if p.kind is EventKind.LAZY_INIT or p.home not in self.loaded_now]
+        self.pending = [
+            p
+            for p in self.pending
+            if p.kind is EventKind.LAZY_INIT or not (p.home in self.loaded_now or p.fresh & self.idents_now)
+        ]
         vm.phase = Phase.REPLAY
         self.captures += 1
         self.replays_before = self.replays
         cold = bool(self.direct) and not self.direct & self.called
         if cold and self.final and self.region is not None and self.captures == 1:
-            vm.emit(EventKind.COLD_CAPTURE, self.region, "no-warm-up", Confidence.LIKELY, phase=Phase.REPLAY)
+            # Who calls a method may have run the same code before; a function sets up what it captures.
+            sure = Confidence.POSSIBLE if is_method(vm.stack[1:2]) else Confidence.LIKELY
+            vm.emit(EventKind.COLD_CAPTURE, self.region, "no-warm-up", sure, phase=Phase.REPLAY)
         self.called |= self.direct
 
     # ---------------------------------------------------------------- hooks
@@ -157,6 +169,7 @@ class Driver:
         """Recorded device work reads a tensor that existed before: its address is in the graph."""
         if vm.recording and not tensor.recorded and tensor.ident:
             self.idents.add(tensor.ident)
+            self.idents_now.add(tensor.ident)
             self.rows[tensor.ident] = max(self.rows.get(tensor.ident, 0), tensor.rows or 0)
         kept = self.aliases.get(tensor.ident)
         if kept is not None and kept[0] < self.replays and not vm.recording:
@@ -191,7 +204,8 @@ class Driver:
         old, new = tensor_in(before) if before is not None else None, tensor_in(value)
         rebound = old is not None and new is not None and old.ident != new.ident and old.ident in self.idents
         if rebound and old is not None and old.ident not in self.copied and not old.parameter:
-            self.pending.append(Pending(EventKind.INPUT_REBIND, vm.site(node), "name", name))
+            fresh = frozenset({new.ident} if new is not None else ())
+            self.pending.append(Pending(EventKind.INPUT_REBIND, vm.site(node), "name", name, fresh=fresh))
         return self.alias(vm, value, node)
 
     def alias(self, vm: Interpreter, value: Value, node: ast.AST) -> Value:
@@ -343,6 +357,12 @@ class Driver:
                 vm.emit(EventKind.BUCKET_GAP, site, "lookup", Confidence.LIKELY, name=str(largest), phase=Phase.REPLAY)
 
 
+def is_method(calls: list[Call]) -> bool:
+    """A method that others call, and no initialiser."""
+    definition = calls[0].definition if calls else None
+    return isinstance(definition, FunctionDef) and definition.owner is not None and definition.name != "__init__"
+
+
 def is_parameter(value: Value | None) -> TypeGuard[Tensor]:
     """A parameter of a module."""
     return isinstance(value, Tensor) and value.parameter
@@ -379,7 +399,7 @@ def finish_step(vm: Interpreter) -> None:
         judge_store(vm, store)
     for side in vm.side_streams.values():
         if not side.joined:
-            vm.emit(EventKind.STREAM, side.site, "unjoined")
+            vm.emit(EventKind.STREAM, side.site, "unjoined", Confidence.POSSIBLE if side.marked else Confidence.CERTAIN)
     vm.side_streams.clear()
 
 

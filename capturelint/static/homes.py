@@ -269,6 +269,7 @@ class Step:
     mutated: dict[Home, Site] = field(default_factory=dict)
     stores: list[Store] = field(default_factory=list)
     grown: dict[Home, Site] = field(default_factory=dict)
+    written: set[int] = field(default_factory=set)
     work: int = 0
 
 

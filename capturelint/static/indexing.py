@@ -147,6 +147,8 @@ def tensor_item(vm: Interpreter, tensor: Tensor, index: Value, node: ast.Subscri
     if vm.driver is not None and isinstance(parts[0], Slice):
         vm.driver.on_rows(tensor)
     made = replace(tensor, rank=rank, view=tensor.view or narrowed, rows=num_rows(vm, tensor, parts[0]))
+    if narrowed and tensor.home is None and tensor.ident in vm.step.written:
+        made = replace(made, negative=False)  # the part that was written
     return replace(made, extends=None) if narrowed else made
 
 

@@ -39,3 +39,5 @@ class Stream:
 
     site: Site
     joined: bool = False
+    marked: bool = False
+    """True where an event that outlives the step was recorded after the work: code elsewhere may wait for it."""

@@ -147,6 +147,7 @@ def mutate(vm: Interpreter, target: Tensor, node: ast.AST, source: Value | None 
     """An in-place write. Outside set-up it is remembered by home: what depends on itself advances with every run."""
     if vm.phase is Phase.SET_UP:
         return
+    vm.step.written.add(target.ident)
     if target.on_device:
         vm.step.work += 1
         if vm.recording:
