@@ -12,7 +12,6 @@ import argparse
 import importlib.util
 import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -23,7 +22,6 @@ import yaml
 
 DIRECTORY = Path(__file__).parents[1] / "fixtures" / "compile"
 EXPECTED = yaml.safe_load((DIRECTORY / "expected.yaml").read_text(encoding="utf-8"))
-MARK = re.compile(r"# (graph-break|cudagraph-skip|cudagraph-partition)$", re.MULTILINE)
 BATCH = 4
 
 
@@ -34,7 +32,7 @@ def program(name: str) -> Path:
 
 def marked_lines(name: str, mark: str) -> list[int]:
     lines = program(name).read_text(encoding="utf-8").splitlines()
-    return [number for number, line in enumerate(lines, 1) if line.endswith(f"# {mark}")]
+    return [number for number, line in enumerate(lines, 1) if mark in line.partition("  # ")[2].split()]
 
 
 def collect_one(name: str, device: str | None = None) -> dict[str, object]:
@@ -90,7 +88,10 @@ def differences(name: str, found: dict, on_gpu: bool = True) -> list[str]:
     scalars = name.endswith("+scalars")
     breaks = marked_lines(name, "graph-break") if want.get("breaks") else []
     compare("lines of graph breaks", breaks, sorted(event["line"] for event in found["graph_breaks"]))
-    compare("error", None, found["error"])
+    compare("error", want.get("error", False) and on_gpu, found["error"] is not None)
+    if want.get("recompiles"):
+        lines = {event["line"] for event in found["recompiles"]}
+        compare("lines of recompiles", set(marked_lines(name, "recompile")), lines)
     if not on_gpu:
         incompatible = [want["cpu_incompatible"]] if "cpu_incompatible" in want else []
         compare("incompatible operators", incompatible, [event["detail"] for event in found["partitions"]])
@@ -98,6 +99,11 @@ def differences(name: str, found: dict, on_gpu: bool = True) -> list[str]:
     compare("reasons of skips", want.get("skips", []), [event["reason"] for event in found["skips"]])
     if want.get("skips"):
         compare("lines of skips", marked_lines(name, "cudagraph-skip"), [event["line"] for event in found["skips"]])
+    for what, mark in (("rerecords", "rerecord"), ("overwritten", "overwritten-output")):
+        lines = {event["line"] for event in found[what]}
+        compare(f"lines of {what}", set(marked_lines(name, mark)) if want.get(what) else set(), lines)
+    if want.get("error"):
+        return told
     compare("graph launches", want["graph_launches"], found["coverage"]["graph_launches"])
     reasons = {event["reason"] for event in found["partitions"]}
     compare("reasons of partitions", set(), set(want.get("reasons", ())) - reasons)

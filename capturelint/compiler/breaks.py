@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -30,6 +31,7 @@ UNTOLD = "control flow or a call that Dynamo cannot trace"
 RECOMPILING = re.compile(r"Recompiling function \S+ in (?P<file>.+?):(?P<line>\d+)\s*$", re.MULTILINE)
 GUARD = re.compile(r"^\s*- \d+/\d+: (?P<guard>.*?)(?P<comment>\s+# .*)?$", re.MULTILINE)
 GUARDED_AT = re.compile(r"# (?P<tail>[^#]+?):(?P<line>\d+) in ")
+LIMIT_REACHED = "the recompile limit is reached"
 KEEP_CONSTANT = "Keep it constant, hold it in a tensor, or mark the dimension dynamic."
 PACKAGE = str(Path(__file__).parents[1])
 BREAK_IDS = {"dyn-graph-break", "dyn-graph-break-dup", "dyn-graph-break-skip-frame", "dyn-unsupported"}
@@ -86,20 +88,19 @@ def breaks_counted(ear: Ear) -> Iterator[CompileEvent]:
 
 def recompiles(ear: Ear, findings: Sequence[LogFinding]) -> tuple[CompileEvent, ...]:
     """Every guard that failed, at the line that relies on it, else at the function that was compiled again."""
-    logged = (recompile_of(heard.text) for heard in ear.records)
+    logged = once(filter(None, (recompile_of(heard.text) for heard in ear.records)))
+    cause = logged[0] if logged else CompileEvent(CompileKind.RECOMPILE, "")
     limits = (
-        CompileEvent(
-            CompileKind.RECOMPILE,
-            guard(found.reason) or found.message.meaning,
-            found.location.file if found.location else None,
-            found.location.line if found.location else None,
-            found.message.fix,
-        )
+        replace(cause, reason=LIMIT_REACHED, detail=found.message.meaning, count=1)
         for found in findings
-        if found.message.id != "dyn-recompile"
-        and (found.message.severity is Severity.RECOMPILE or found.message.id == "dyn-recompile-limit")
+        if found.message.id == "dyn-recompile-limit"
     )
-    return once([*filter(None, logged), *limits])
+    raised = (
+        CompileEvent(CompileKind.RECOMPILE, guard(found.reason) or found.message.meaning, detail=found.message.fix)
+        for found in findings
+        if found.message.id != "dyn-recompile" and found.message.severity is Severity.RECOMPILE
+    )
+    return once([*logged, *limits, *raised])
 
 
 def recompile_of(text: str) -> CompileEvent | None:
@@ -115,6 +116,8 @@ def recompile_of(text: str) -> CompileEvent | None:
     elif failed and (at := GUARDED_AT.search(failed["comment"] or "")) and path.endswith(at["tail"]):
         # torch cuts the path short; a guard of the function's own file is told apart by its end.
         line = int(at["line"])
+    if path.startswith(PACKAGE):
+        return CompileEvent(CompileKind.RECOMPILE, reason, detail=KEEP_CONSTANT)
     return CompileEvent(CompileKind.RECOMPILE, reason, path, line, KEEP_CONSTANT)
 
 

@@ -168,17 +168,18 @@ def summarise(
 ) -> CompileReport:
     """What was heard, as a report."""
     findings = ear.findings()
+    recompiled = breaks.recompiles(ear, findings)
     skipped = skips.skips(ear, findings, on_gpu=on_gpu)
     launches = bucket.coverage.graph_launches if bucket.coverage else 0
     if on_gpu and not skipped and bucket.error is None and not (recorded and launches):
-        skipped = (skips.silent(),)
+        skipped = (skips.silent(recompiled),)
     report = CompileReport(
         device=torch.cuda.get_device_name() if on_gpu else "cpu",
         torch=torch.__version__,
         graph_breaks=breaks.graph_breaks(ear, findings, num_breaks),
         skips=skipped,
         partitions=partitions.partitions(ear) if on_gpu else inspector.found(),
-        recompiles=breaks.recompiles(ear, findings),
+        recompiles=recompiled,
         rerecords=skips.rerecords(ear, findings),
         overwritten=skips.overwritten(findings),
         partitioned=partitions.partitioned(ear),

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+from capturelint.compiler.breaks import LIMIT_REACHED
 from capturelint.compiler.listen import Ear
 from capturelint.compiler.report import CompileEvent, CompileKind, once
 from capturelint.logs.matcher import FRAME, LogFinding
@@ -83,8 +85,14 @@ def events_of(findings: Sequence[LogFinding], kind: CompileKind, severity: Sever
             )
 
 
-def silent() -> CompileEvent:
-    """torch 2.8 and later can drop all graphs of a function without a log line or a count."""
+def silent(recompiled: Sequence[CompileEvent]) -> CompileEvent:
+    """No graph at all and no word of it: after too many recompiles, or because nothing in a function is capturable.
+
+    torch 2.8 and later can drop all graphs of a function without a log line or a count.
+    """
+    for event in recompiled:
+        if event.reason == LIMIT_REACHED:
+            return replace(event, kind=CompileKind.SKIP)
     return CompileEvent(
         CompileKind.SKIP,
         "no CUDA graph was launched and torch gives no reason",
