@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rich.cells import cell_len
-
 from capturelint.escape import visible
 from capturelint.place import Place
 
@@ -59,6 +57,15 @@ def marked(place: Place, number: int, last: int, line: str) -> tuple[int, int]:
     end = place.end_column - 1 if number == last and place.end_column else whole
     begin = min(begin, whole)
     return begin, max(min(end, len(line)), begin)
+
+
+def cell_len(text: str) -> int:
+    """How many cells of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
 
 
 def drawn(text: str) -> str:

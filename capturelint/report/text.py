@@ -9,11 +9,8 @@ from __future__ import annotations
 import io
 import re
 import textwrap
-from collections.abc import Iterator
-from typing import TextIO
-
-from rich.console import Console
-from rich.text import Text
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, TextIO
 
 from capturelint.catalog import load_rules
 from capturelint.escape import visible
@@ -32,6 +29,11 @@ from capturelint.report.model import (
 from capturelint.report.page import CONSEQUENCES
 from capturelint.vocabulary import Confidence, Outcome
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Line = list[tuple[str, str]]
+"""One line of a report as pieces of text, each with its style."""
 MAX_TRAIL = 6
 SENTENCE = re.compile(r"(?<=[a-z0-9`)\"'][.;:!?])\s")
 STYLES = {
@@ -46,6 +48,8 @@ STYLES = {
 
 def plain_console(out: TextIO, colour: bool) -> Console:
     """A rich console that writes what it is given: no wrapping, markup or emoji of its own."""
+    from rich.console import Console
+
     return Console(
         file=out,
         force_terminal=colour,
@@ -72,18 +76,25 @@ def render_text(
     ``statistics`` replaces the findings by a count per rule. ``quiet`` leaves only findings.
     """
     shown = report.shown
-    out = io.StringIO()
-    console = plain_console(out, colour)
-    lines = statistics_lines(report) if statistics else (t for f in shown for t in finding_lines(f, read, width))
-    for line in lines:
-        console.print(line, soft_wrap=True)
+    lines = list(statistics_lines(report) if statistics else (t for f in shown for t in finding_lines(f, read, width)))
     if not quiet:
-        for text in (*report.notes, entry_line(report), summary_line(report)):
-            console.print(Text(visible(text)), soft_wrap=True)
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n" if out.getvalue() else ""
+        lines += [[(visible(text), "")] for text in (*report.notes, entry_line(report), summary_line(report))]
+    written = coloured(lines) if colour else ["".join(text for text, _ in line) for line in lines]
+    return "".join(f"{line.rstrip()}\n" for line in written)
 
 
-def statistics_lines(report: CheckReport) -> Iterator[Text]:
+def coloured(lines: Iterable[Line]) -> list[str]:
+    """Lines with the codes of a terminal; only here is the library for it imported, which takes a while."""
+    from rich.text import Text
+
+    out = io.StringIO()
+    console = plain_console(out, True)
+    for line in lines:
+        console.print(Text.assemble(*line), soft_wrap=True)
+    return out.getvalue().split("\n")[:-1]
+
+
+def statistics_lines(report: CheckReport) -> Iterator[Line]:
     """One line for each rule: its count, its name, its summary."""
     rules = load_rules()
     rows = count_by_rule(report.shown)
@@ -91,10 +102,10 @@ def statistics_lines(report: CheckReport) -> Iterator[Text]:
     column = max((len(name) for name, _ in rows), default=0)
     for name, number in rows:
         summary = rules[name].summary if name in rules else ""
-        yield Text.assemble((f"{number:>{digits}}", "bold"), f"  {name:<{column}}  {summary}")
+        yield [(f"{number:>{digits}}", "bold"), (f"  {name:<{column}}  {summary}", "")]
 
 
-def finding_lines(finding: Finding, read: ReadLines, width: int | None) -> Iterator[Text]:
+def finding_lines(finding: Finding, read: ReadLines, width: int | None) -> Iterator[Line]:
     """One finding: head, frame, notes and an empty line."""
     yield head(finding)
     gutter = 1
@@ -108,14 +119,14 @@ def finding_lines(finding: Finding, read: ReadLines, width: int | None) -> Itera
             yield bar(gutter)
     for label, text in notes(finding):
         yield from note(label, text, gutter, width)
-    yield Text()
+    yield []
 
 
-def head(finding: Finding) -> Text:
+def head(finding: Finding) -> Line:
     """``path:line:column rule message``."""
     where = location(finding)
     message = visible(finding.message)
-    return Text.assemble((where, "bold"), " ", (finding.rule, STYLES[finding.outcome]), f" {message}")
+    return [(where, "bold"), (" ", ""), (finding.rule, STYLES[finding.outcome]), (f" {message}", "")]
 
 
 def location(finding: Finding) -> str:
@@ -127,15 +138,15 @@ def location(finding: Finding) -> str:
     return f"{visible(relative(place.path))}:{cell}{place.line}:{place.column}"
 
 
-def bar(gutter: int) -> Text:
+def bar(gutter: int) -> Line:
     """The empty row above and below a frame."""
-    return Text(f"{' ' * gutter} |", "blue")
+    return [(f"{' ' * gutter} |", "blue")]
 
 
-def draw(row: Row, gutter: int, style: str) -> Text:
+def draw(row: Row, gutter: int, style: str) -> Line:
     """One row of a frame with its number in the gutter."""
     number = "" if row.number is None else str(row.number)
-    return Text.assemble((f"{number:>{gutter}} | ", "blue"), (row.text, style if row.carets else ""))
+    return [(f"{number:>{gutter}} | ", "blue"), (row.text, style if row.carets else "")]
 
 
 def notes(finding: Finding) -> Iterator[tuple[str, str]]:
@@ -168,7 +179,7 @@ def consequence(finding: Finding) -> str:
     return SENTENCE.split(" ".join(rule.why.split()), maxsplit=1)[0].rstrip(".;:")
 
 
-def note(label: str, text: str, gutter: int, width: int | None) -> Iterator[Text]:
+def note(label: str, text: str, gutter: int, width: int | None) -> Iterator[Line]:
     """``= label text``, wrapped under itself on a terminal."""
     lead = f"{' ' * gutter} = "
     indent = " " * len(lead)
@@ -176,10 +187,9 @@ def note(label: str, text: str, gutter: int, width: int | None) -> Iterator[Text
     wrapped = textwrap.wrap(whole, max(width - len(lead), 30), break_long_words=False) if width else [whole]
     for number, line in enumerate(wrapped):
         if number:
-            yield Text(f"{indent}  {line}")
+            yield [(f"{indent}  {line}", "")]
         else:
-            rest = line.removeprefix(label)
-            yield Text.assemble((lead, "blue"), (label, "bold"), rest)
+            yield [(lead, "blue"), (label, "bold"), (line.removeprefix(label), "")]
 
 
 def errors_text(report: CheckReport) -> str:
