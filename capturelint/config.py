@@ -7,26 +7,19 @@ other versions. Command-line options win over what is read here; that is the cal
 
 from __future__ import annotations
 
-import configparser
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from typing import TYPE_CHECKING
 
 from capturelint.catalog import nearest
 from capturelint.errors import ConfigError
 from capturelint.vocabulary import Confidence
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+if TYPE_CHECKING:
+    from packaging.version import Version
 
 Table = Mapping[str, object]
 
@@ -114,9 +107,18 @@ def read_table(path: Path, *, required: bool = False) -> Table | None:
 def parse_toml(path: Path, text: str) -> Table:
     """A TOML file. Raises ``ConfigError``, whose text has the line."""
     try:
-        loaded: Table = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        return load_toml(text)
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
+
+
+def load_toml(text: str) -> Table:
+    """The table that a text is. Raises ``ValueError``."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    loaded: Table = tomllib.loads(text)
     return loaded
 
 
@@ -187,6 +189,9 @@ def torch_of(path: Path, table: Table) -> str | None:
 
 def is_version_or_range(value: str) -> bool:
     """Whether a text is a version (``2.11``) or a range (``>=2.6,<3``)."""
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+    from packaging.version import InvalidVersion, Version
+
     try:
         SpecifierSet(value) if re.match(r"\s*[<>=!~]", value) else Version(value)
     except (InvalidSpecifier, InvalidVersion):
@@ -263,12 +268,19 @@ def is_in_project(start: Path) -> bool:
 
 def widest(ranges: Iterable[str]) -> str | None:
     """The range with the lowest lower bound: what holds for it holds for the others' users too."""
+    ranges = list(ranges)
+    if not ranges:
+        return None
+    from packaging.specifiers import SpecifierSet
+
     distinct = sorted({str(SpecifierSet(text)) for text in ranges if is_range(text)}, key=lambda t: (lowest(t), t))
     return distinct[0] if distinct else None
 
 
 def is_range(text: str) -> bool:
     """Whether a text is a non-empty specifier."""
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
     try:
         return bool(str(SpecifierSet(text)))
     except InvalidSpecifier:
@@ -277,6 +289,9 @@ def is_range(text: str) -> bool:
 
 def lowest(text: str) -> Version:
     """The lower bound of a range; zero where there is none."""
+    from packaging.specifiers import SpecifierSet
+    from packaging.version import Version
+
     bounds = [
         Version(part.version.removesuffix(".*"))
         for part in SpecifierSet(text)
@@ -287,6 +302,11 @@ def lowest(text: str) -> Version:
 
 def torch_range(requirement: str) -> str | None:
     """The specifier of a requirement on torch; ``None`` for another package and for what is no requirement."""
+    if "torch" not in requirement.lower():
+        return None
+    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.utils import canonicalize_name
+
     try:
         parsed = Requirement(requirement)
     except InvalidRequirement:
@@ -337,6 +357,10 @@ def poetry_range(value: object) -> str | None:
 
 def setup_requirements(directory: Path) -> Iterator[str]:
     """Ranges in ``setup.cfg``."""
+    if not (directory / "setup.cfg").is_file():
+        return
+    import configparser
+
     parser = configparser.ConfigParser(interpolation=None)
     try:
         parser.read(directory / "setup.cfg", encoding="utf-8")
@@ -375,8 +399,8 @@ def quiet_toml(path: Path) -> Table:
     """A TOML file of another tool; one that is missing or broken says nothing."""
     try:
         text = path.read_text(encoding="utf-8")
-        return tomllib.loads(text) if "torch" in text.lower() else {}
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError):
+        return load_toml(text) if "torch" in text.lower() else {}
+    except (OSError, ValueError, RecursionError):
         return {}
 
 

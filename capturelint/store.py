@@ -37,14 +37,15 @@ def digest(*parts: str | bytes) -> str:
     return state.hexdigest()
 
 
-def user_directory() -> Path:
-    """The directory of this user, ``CAPTURELINT_CACHE_DIR`` where that is set."""
+def user_directory() -> Path | None:
+    """The directory of this user, ``CAPTURELINT_CACHE_DIR`` where that is set; ``None`` for a user without a home."""
     chosen = os.environ.get(VARIABLE)
     if chosen:
-        return Path(chosen)
+        return Path(os.path.abspath(chosen))
     from platformdirs import user_cache_path
 
-    return user_cache_path("capturelint", appauthor=False)
+    found = user_cache_path("capturelint", appauthor=False)
+    return found if found.is_absolute() else None
 
 
 class Store:

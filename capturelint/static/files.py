@@ -14,19 +14,18 @@ import re
 import stat
 import tokenize
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-
-from pathspec import GitIgnoreSpec
+from typing import TYPE_CHECKING
 
 from capturelint.errors import SourceError, UsageError
 from capturelint.finding import Finding
 
 MAX_NBYTES = 5_000_000
-SOURCES = ("*.py", "*.ipynb")
+ENDINGS = (".py", ".ipynb")
 DEFAULT_EXCLUDE = (
     ".bzr",
     ".direnv",
@@ -55,6 +54,9 @@ DEFAULT_EXCLUDE = (
 SLOW_CODECS = frozenset({"idna", "punycode", "undefined"})  # quadratic in the length, or never decode
 LINE_MAGIC = re.compile(r"(?P<indent>[ \t]*)(?:[%!].*|[\w.]+\?{1,2}\s*)\Z")
 TIMING_MAGICS = ("%%time", "%%timeit", "%%capture", "%%prun")
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
 
 OnError = Callable[[SourceError], None]
 
@@ -122,8 +124,8 @@ def find_sources(
     Raises ``UsageError`` for a path that does not exist and for a directory with no source file in it.
     """
     base = Path(os.path.abspath(root or Path.cwd()))
-    excluded = IgnoreFile(base, GitIgnoreSpec.from_lines(exclude))
-    wanted = IgnoreFile(base, GitIgnoreSpec.from_lines(include or SOURCES))
+    excluded = [IgnoreFile(base, patterns(exclude))] if exclude else []
+    wanted = IgnoreFile(base, patterns(include)) if include else None
     found: dict[str, Path] = {}
     for path in paths:
         if not path.exists():
@@ -132,10 +134,10 @@ def find_sources(
             found.setdefault(os.path.abspath(path), path)
             continue
         top = Path(os.path.abspath(path))
-        outer = [excluded, *(enclosing_ignores(top) if respect_gitignore else [])]
+        outer = enclosing_ignores(top) if respect_gitignore else []
         # Naming an ignored directory asks for its contents, so what ignores it as a whole is set aside.
-        rules = [rule for rule in outer if not rule.verdict(top, True)]
-        below = list(walk(path, top, rules, wanted, respect_gitignore, on_error))
+        always, rules = ([rule for rule in group if not rule.verdict(top, True)] for group in (excluded, outer))
+        below = list(walk(path, top, always, rules, wanted, respect_gitignore, on_error))
         if not below:
             raise UsageError(f"no Python files in {path}")
         for file in below:
@@ -146,8 +148,9 @@ def find_sources(
 def walk(
     directory: Path,
     absolute: Path,
+    always: Sequence[IgnoreFile],
     rules: Sequence[IgnoreFile],
-    wanted: IgnoreFile,
+    wanted: IgnoreFile | None,
     respect_gitignore: bool,
     on_error: OnError | None,
 ) -> Iterator[Path]:
@@ -165,11 +168,11 @@ def walk(
         own = read_ignore_file(place) if respect_gitignore and any(e.name == ".gitignore" for e in listed) else None
         active = [*above, own] if own else above
         for entry in listed:
-            at = place / entry.name
             if is_directory(entry):
-                if entry.name not in DEFAULT_EXCLUDE and not ignored(active, at, True):
+                at = place / entry.name
+                if entry.name not in DEFAULT_EXCLUDE and not ignored(always, active, at, True):
                     pending.append((here / entry.name, at, active))
-            elif is_source(entry, at, wanted) and not ignored(active, at, False):
+            elif is_source(entry, place, wanted) and not ignored(always, active, place / entry.name, False):
                 yield here / entry.name
 
 
@@ -181,10 +184,12 @@ def is_directory(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def is_source(entry: os.DirEntry[str], path: Path, wanted: IgnoreFile) -> bool:
+def is_source(entry: os.DirEntry[str], directory: Path, wanted: IgnoreFile | None) -> bool:
     """Whether an entry is a regular file (or a link to one) with a source's name."""
     try:
-        named = wanted.verdict(path, False)
+        if wanted is None:
+            return entry.name.endswith(ENDINGS) and entry.is_file()
+        named = wanted.verdict(directory / entry.name, False)
         if named is None:  # outside ``root``: only the name can be compared
             named = wanted.spec.match_file(entry.name)
         return bool(named) and entry.is_file()
@@ -192,11 +197,11 @@ def is_source(entry: os.DirEntry[str], path: Path, wanted: IgnoreFile) -> bool:
         return False
 
 
-def ignored(rules: Sequence[IgnoreFile], path: Path, directory: bool) -> bool:
+def ignored(always: Sequence[IgnoreFile], rules: Sequence[IgnoreFile], path: Path, directory: bool) -> bool:
     """Whether the innermost file of patterns that mentions ``path`` ignores it; excludes always win."""
-    if rules and rules[0].verdict(path, directory):
+    if any(rule.verdict(path, directory) for rule in always):
         return True
-    verdicts = (rule.verdict(path, directory) for rule in reversed(rules[1:]))
+    verdicts = (rule.verdict(path, directory) for rule in reversed(rules))
     return next((verdict for verdict in verdicts if verdict is not None), False)
 
 
@@ -217,13 +222,20 @@ def read_ignore_file(directory: Path, name: str = ".gitignore") -> IgnoreFile | 
         lines = (directory / name).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return None
-    return IgnoreFile(directory, GitIgnoreSpec.from_lines([line for line in lines if is_pattern(line)]))
+    return IgnoreFile(directory, patterns([line for line in lines if is_pattern(line)]))
+
+
+def patterns(lines: Iterable[str]) -> GitIgnoreSpec:
+    """Patterns as git reads them; the library is imported where there are any."""
+    from pathspec import GitIgnoreSpec
+
+    return GitIgnoreSpec.from_lines(lines)
 
 
 def is_pattern(line: str) -> bool:
     """Whether a line of an ignore file is a valid pattern."""
     try:
-        GitIgnoreSpec.from_lines([line])
+        patterns([line])
     except ValueError:
         return False
     return True
