@@ -126,6 +126,8 @@ def call_external_instance(
     if str(found.cls).startswith("torch.nn."):
         return results.call_module(vm, owner, found, args, kwargs, node)
     if found.cls == "#compiled":
+        if vm.driver is not None:
+            vm.driver.on_compiled(vm, args, node)
         inner = found.slots["function"]
         compiled, vm.compiled = vm.compiled, True
         try:
@@ -164,6 +166,8 @@ def run_function(
     if function.owner is not None and args and "staticmethod" not in attributes.decorator_names(definition.node):
         scope.this = args[0]
     compiled = vm.compiled
+    if function.compiled and vm.driver is not None:
+        vm.driver.on_compiled(vm, args, node)
     vm.compiled = vm.compiled or function.compiled
     vm.stack.append(call)
     if vm.recording:

@@ -208,6 +208,20 @@ class Driver:
             self.pending.append(Pending(EventKind.INPUT_REBIND, vm.site(node), "name", name, fresh=fresh))
         return self.alias(vm, value, node)
 
+    def grown(self, value: Value, node: ast.AST) -> Value:
+        """``ids = torch.cat([ids, token], 1)`` in a loop: its rows are longer in every round."""
+        if self.loops and isinstance(value, Tensor) and isinstance(node, ast.Assign) and lengthens(node):
+            return replace(value, stretched=True, varies=Varies.PER_STEP)
+        return value
+
+    def on_compiled(self, vm: Interpreter, args: list[Value], node: ast.AST) -> None:
+        """Compiled code is called: a view cut from a growing tensor has other strides in every round."""
+        given = node.args if isinstance(node, ast.Call) and len(node.args) == len(args) else [node] * len(args)
+        for value, argument in zip(args, given, strict=True):
+            tensor = tensor_in(value)
+            if tensor is not None and tensor.strided and not vm.recording:
+                vm.emit(EventKind.STRIDE, argument, "sliced", Confidence.LIKELY, phase=Phase.REPLAY)
+
     def alias(self, vm: Interpreter, value: Value, node: ast.AST) -> Value:
         """A name for an output, given at one replay: what it is used for after the next one is another step's.
 
@@ -355,6 +369,18 @@ class Driver:
         for largest, site in self.lookups:
             if self.captures and any(self.rows.get(at) == largest < most for at, most in self.capacity.items()):
                 vm.emit(EventKind.BUCKET_GAP, site, "lookup", Confidence.LIKELY, name=str(largest), phase=Phase.REPLAY)
+
+
+def lengthens(node: ast.Assign) -> bool:
+    """A concatenation of the assigned name with something, along another dimension than the first."""
+    call = node.value
+    if not isinstance(call, ast.Call) or not call.args or not isinstance(call.args[0], (ast.List, ast.Tuple)):
+        return False
+    name = ast.unparse(call.func).rpartition(".")[2]
+    dims = [*call.args[1:2], *(keyword.value for keyword in call.keywords if keyword.arg in ("dim", "axis"))]
+    sideways = name in ("cat", "concat", "concatenate") and any(ast.unparse(dim) != "0" for dim in dims)
+    parts = {ast.unparse(part) for part in call.args[0].elts}
+    return (sideways or name == "hstack") and ast.unparse(node.targets[0]) in parts
 
 
 def is_method(calls: list[Call]) -> bool:

@@ -158,7 +158,8 @@ def make_partial(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], n
 def compile_function(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
     """``torch.compile(f)``: the same function; under a graph mode its calls are recorded by Inductor."""
     function = args[0] if args else kwargs.get("model", UNKNOWN)
-    if isinstance(node, ast.Call) and calls.compiles_with_graphs(node) and function is not UNKNOWN:
+    known = function is not UNKNOWN or vm.driver is not None
+    if isinstance(node, ast.Call) and calls.compiles_with_graphs(node) and known:
         return vm.heap.new(Object(Sort.INSTANCE, "#compiled", {"function": function}))
     return function
 

@@ -34,7 +34,7 @@ from capturelint.static.values import (
     tensor_in,
     union,
 )
-from capturelint.vocabulary import Confidence, EventKind
+from capturelint.vocabulary import Confidence, EventKind, Varies
 
 if TYPE_CHECKING:
     from capturelint.static.interpret import Interpreter
@@ -149,6 +149,8 @@ def tensor_item(vm: Interpreter, tensor: Tensor, index: Value, node: ast.Subscri
     made = replace(tensor, rank=rank, view=tensor.view or narrowed, rows=num_rows(vm, tensor, parts[0]))
     if narrowed and tensor.home is None and tensor.ident in vm.step.written:
         made = replace(made, negative=False)  # the part that was written
+    if tensor.stretched and any(isinstance(part, Slice) and not whole(part) for part in parts[1:]):
+        made = replace(made, strided=True, stretched=False, varies=Varies.NEVER)
     return replace(made, extends=None) if narrowed else made
 
 

@@ -548,7 +548,7 @@ class Interpreter:
     def bind(self, name: str, value: Value, scope: Scope, node: ast.AST) -> None:
         """Bind a local, nonlocal or global name."""
         if self.driver is not None:
-            value = self.driver.on_bind(self, scope, name, value, node)
+            value = self.driver.on_bind(self, scope, name, self.driver.grown(value, node), node)
         if name in scope.globals:
             attributes.write_slot(self, self.globals_of(scope.module, name), name, value, node)
         elif name in scope.nonlocals and scope.parent is not None:

@@ -79,7 +79,7 @@ def find_entries(module: Module) -> list[Entry]:
     """The entries of a module, by the contract's order; guessing by signature only where nothing else is found."""
     if not mentions_torch(module):
         return []
-    entries = once([*drivers(module), *compiled(module), *protocol(module), *named(module)])
+    entries = once([*drivers(module), *compiled(module), *compiled_callers(module), *protocol(module), *named(module)])
     return entries or list(by_signature(module))
 
 
@@ -132,7 +132,14 @@ def drivers(module: Module) -> Iterator[Entry]:
     capturing = {function: found for function in functions(module) if (found := capture_in(function, module))}
     if not capturing:
         return
-    reached = set(capturing)
+    for root in outermost(set(capturing), module):
+        line = min(node.lineno for node in capturing[root]) if root in capturing else root.node.lineno
+        yield Entry(module.path, line, root.qualified_name, "in torch.cuda.graph", EntryKind.DRIVER, module, root)
+
+
+def outermost(inner: set[FunctionDef], module: Module) -> list[FunctionDef]:
+    """The functions from which others are reached and that no other such function calls, in the file's order."""
+    reached = inner
     while True:
         names = {
             function.owner.name if function.name == "__init__" and function.owner else function.name
@@ -143,11 +150,9 @@ def drivers(module: Module) -> Iterator[Entry]:
             break
         reached = wider
     called = {name for function in reached for name in called_names(function)}
-    outermost = [f for f in reached if f.owner is None and f.name not in called]
-    roots = outermost or [f for f in reached if f.owner is None] or list(capturing)
-    for root in sorted(roots, key=lambda function: function.node.lineno):
-        line = min(node.lineno for node in capturing[root]) if root in capturing else root.node.lineno
-        yield Entry(module.path, line, root.qualified_name, "in torch.cuda.graph", EntryKind.DRIVER, module, root)
+    first = [f for f in reached if f.owner is None and f.name not in called]
+    roots = first or [f for f in reached if f.owner is None] or list(inner)
+    return sorted(roots, key=lambda function: function.node.lineno)
 
 
 def capture_in(function: FunctionDef, module: Module) -> list[ast.expr]:
@@ -205,6 +210,35 @@ def compiled(module: Module) -> Iterator[Entry]:
             module.path, function.node.lineno, function.qualified_name, "compiled for CUDA graphs",
             EntryKind.FUNCTION, module, function, compiled=True,
         )  # fmt: skip
+
+
+def compiled_callers(module: Module) -> Iterator[Entry]:
+    """The outermost functions around a loop that calls compiled code and concatenates along the way.
+
+    What it hands over decides whether a graph can be used again; nothing else about it is judged.
+    """
+    if "compile" not in module.text or "cat(" not in module.text:
+        return
+    names = {f.name for f in functions(module) if any(map(compiles_with_graphs, f.node.decorator_list))}
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and compiles_with_graphs(node.value):
+            names |= {name for target in node.targets if (name := ast.unparse(target).rpartition(".")[2])}
+    looping = {f for f in functions(module) if names & called_names(f) and names & names_in_growing_loops(f)}
+    for root in outermost(looping, module) if looping else ():
+        yield Entry(
+            module.path, root.node.lineno, root.qualified_name, "calls code compiled for CUDA graphs",
+            EntryKind.DRIVER, module, root,
+        )  # fmt: skip
+
+
+def names_in_growing_loops(function: FunctionDef) -> frozenset[str]:
+    """The bare names that a function calls in loops that also concatenate."""
+    found: set[str] = set()
+    for loop in ast.walk(function.node):
+        if isinstance(loop, (ast.For, ast.While)):
+            names = {ast.unparse(n.func).rpartition(".")[2] for n in ast.walk(loop) if isinstance(n, ast.Call)}
+            found |= names if names & {"cat", "concat", "concatenate", "hstack"} else set()
+    return frozenset(found)
 
 
 def compiled_functions(argument: ast.expr, module: Module) -> Iterator[FunctionDef]:

@@ -215,6 +215,8 @@ def shaped(
             made = replace(made, negative=False)
         if name in COPIES and vm.driver is not None:
             vm.driver.on_copy(vm, made, lead)
+        if name == "contiguous":
+            lead = replace(lead, strided=False)
         return as_view(made, lead) if name in VIEWS else made
     if len(flat) == 1 and name not in ("where",):
         return result(vm, operands, node, None, kind)
@@ -291,7 +293,8 @@ def as_view(made: Value, lead: Tensor) -> Value:
     """A result that shares memory with its source keeps the source's home."""
     if isinstance(made, Tensor):
         return replace(made, home=lead.home, view=True, kind=lead.kind, ident=lead.ident, recorded=lead.recorded,
-                       negative=lead.negative, extends=lead.extends, made=lead.made, memory=lead.memory)  # fmt: skip
+                       negative=lead.negative, extends=lead.extends, made=lead.made, memory=lead.memory,
+                       strided=lead.strided)  # fmt: skip
     return made
 
 

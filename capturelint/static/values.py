@@ -152,6 +152,8 @@ class Tensor:
     """The call that drew a host tensor from a generator."""
     stretched: bool = False
     """True where its length, and not only what it holds, changes as ``varies`` says."""
+    strided: bool = False
+    """True for a view whose strides change with the length of the tensor that it was cut from."""
 
     @property
     def on_device(self) -> bool:
@@ -451,6 +453,7 @@ def join_tensors(left: Tensor, right: Tensor) -> Tensor:
         array=left.array and right.array,
         drawn=left.drawn or right.drawn,
         stretched=left.stretched or right.stretched,
+        strided=left.strided or right.strided,
     )
 
 
