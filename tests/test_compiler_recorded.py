@@ -12,8 +12,11 @@ from capturelint.catalog import data_directory
 
 pytest.importorskip("torch", reason="the compiled step is looked at by torch")
 
+import torch
+from torch.profiler import ProfilerActivity, profile
+
 from capturelint.compiler import breaks, partitions, skips
-from capturelint.compiler.coverage import coverage_of
+from capturelint.compiler.coverage import Caller, callers_of, coverage_of, event_tree
 from capturelint.compiler.listen import Ear, Heard
 from capturelint.compiler.report import CompiledBucket, CompileEvent, CompileKind, CompileReport, Coverage, Span, once
 
@@ -171,6 +174,123 @@ def test_kernels_that_follow_each_other_are_one_span_of_the_timeline():
         kernel("late", 2) | {"ts": 150, "dur": 1},
     ]
     assert coverage_of(trace).timeline == (Span(0, 8, 2, True), Span(9, 14, 1, False), Span(50, 51, 1, True))
+
+
+CALLERS = {
+    ("torch/functional.py(7): sort", 40_000): Caller("/srv/app/model.py", 15, "torch_dynamo_resume_in_decode_at_14"),
+    ("<built-in function run>", 60_000): Caller("/tmp/gen.py", 30, "call"),
+}
+PYTHON = [
+    frame("/srv/app/model.py(12): decode", 0, 100),
+    frame("torch/functional.py(7): sort", 40, 5),
+    frame("/tmp/gen.py(20): call", 58, 10),
+    frame("<built-in function run>", 60, 5),
+]
+
+
+def test_a_kernel_outside_has_the_line_that_called_what_launched_it():
+    trace = [
+        *PYTHON,
+        api("cudaLaunchKernel", 1, 42),
+        kernel("sort", 1),
+        api("cudaLaunchKernel", 2, 90),
+        kernel("add", 2),
+    ]
+
+    assert [(k.name, k.line, k.function, k.exact) for k in coverage_of(trace, CALLERS).outside] == [
+        ("sort", 15, "decode", True),
+        ("add", 12, "decode", False),  # an operator is no call: only the function is known
+    ]
+
+
+def test_a_line_that_inductor_generated_is_told_as_the_users(monkeypatch):
+    codecache = pytest.importorskip("torch._inductor.codecache")
+    stack = (
+        'File "/srv/app/model.py", line 14, in decode\n  y = f(x)\nFile "/srv/app/ops.py", line 3, in f\n  x.cpu()\n'
+    )
+    monkeypatch.setitem(codecache.PyCodeCache.linemaps, "/tmp/gen.py", [(25, 40), (stack, "")])
+    measured = coverage_of([*PYTHON, api("cuLaunchKernel", 1, 61), kernel("triton_poi", 1)], CALLERS)
+
+    assert [(k.path, k.line, k.function) for k in measured.outside] == [("/srv/app/ops.py", 3, "f")]
+
+
+def test_the_profiler_knows_the_line_of_every_call():
+    def step(x):
+        y = x.sin()
+        return y.cos()
+
+    with profile(activities=[ProfilerActivity.CPU], with_stack=True) as profiler:
+        step(torch.ones(2))
+
+    first = step.__code__.co_firstlineno
+    called = [caller for caller in callers_of(event_tree(profiler), 0).values() if caller.function == "step"]
+    assert sorted(caller.line - first for caller in called) == [1, 2]
+
+
+RECOMPILED = {
+    "torch 2.13": """\
+Recompiling function step in /srv/run.py:3
+    triggered by the following guard failure(s):
+    - 0/1: state.count == 1                               # y = x * state.count  # rv/model.py:9 in f (HINT: x)
+    - User stack trace:
+    -   File "/srv/run.py", line 4, in step
+    -     return f(state)
+    -   File "/srv/model.py", line 9, in f
+    -     y = x * state.count
+    - 0/0: state.count == 0                               # y = x * state.count  # rv/model.py:8 in f
+""",
+    "without a stack": """\
+Recompiling function f in /srv/model.py:3
+    triggered by the following guard failure(s):
+    - 0/0: state.count == 1                               # y = x * state.count  # rv/model.py:9 in f
+""",
+}
+
+
+@pytest.mark.parametrize("text", RECOMPILED.values(), ids=RECOMPILED)
+def test_a_recompile_is_told_at_the_line_of_its_guard(text):
+    event = breaks.recompile_of(text)
+
+    assert (event.reason, event.path, event.line) == ("state.count == 1", "/srv/model.py", 9)
+
+
+def test_a_recompile_without_any_stack_is_told_at_its_function():
+    guard = "tensor 'x' size mismatch at index 0. expected 2, actual 3"
+    event = breaks.recompile_of(f"Recompiling function f in /srv/model.py:3\n    - 0/0: {guard}")
+
+    assert (event.path, event.line, event.reason) == ("/srv/model.py", 3, guard)
+
+
+def test_a_counter_in_a_guard_is_one_event():
+    events = [CompileEvent(CompileKind.RECOMPILE, f"state.count == {n}", "m.py", 9) for n in range(8)]
+
+    assert [(event.reason, event.count) for event in once(events)] == [("state.count == 0", 8)]
+
+
+def test_a_step_that_ran_into_the_recompile_limit_has_lost_its_graphs():
+    limit = "torch._dynamo hit config.recompile_limit (8)\n   function: 'step' (/srv/run.py:3)\n"
+    ear = Ear([Heard("torch._dynamo.guards.__recompiles", RECOMPILED["torch 2.13"]), Heard("torch._dynamo", limit)])
+    skip = skips.silent(breaks.recompiles(ear, ear.findings()))
+
+    assert (skip.kind, skip.reason, skip.line) == (CompileKind.SKIP, "the recompile limit is reached", 9)
+
+
+RERECORDED = """\
+[0/0] Re-recording function=partition_0, mode=INFERENCE, reason=static input data pointer changed.
+input name: primals_2. data pointer changed from 140 to 150. input stack trace:   File "/srv/run.py", line 4, in step
+    return model(x)
+  File "/srv/model.py", line 14, in forward
+    return h + self.front
+
+"""
+
+
+def test_a_graph_recorded_again_is_told_with_the_input_that_moved_and_its_line():
+    ear = Ear([Heard("torch._inductor.cudagraph_trees.__cudagraphs", RERECORDED)])
+    (event,) = skips.rerecords(ear, ear.findings())
+
+    assert (event.reason, event.detail) == ("static input data pointer changed", "input primals_2")
+    assert (event.path, event.line) == ("/srv/model.py", 14)
 
 
 def test_the_report_has_the_fields_of_the_contract():

@@ -6,13 +6,16 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch", reason="verify runs the step")
 
-from capturelint.catalog import BUILT_IN, data_directory
-from capturelint.compiler.findings import compile_findings, summary
+from capturelint.catalog import BUILT_IN, data_directory, load_rules
+from capturelint.cli.verify import new_findings, with_compiled
+from capturelint.compiler.findings import CONFIRMS, compile_findings, summary
 from capturelint.compiler.report import (
     CompiledBucket,
     CompileEvent,
@@ -23,8 +26,17 @@ from capturelint.compiler.report import (
     OutsideKernel,
     Partitions,
     from_json,
+    merged,
 )
+from capturelint.finding import Evidence, Finding
+from capturelint.place import Frame, Place
 from capturelint.report.page import page
+from capturelint.report.verify_json import render_verify_json
+from capturelint.report.verify_text import render_verify_text
+from capturelint.runtime.blame import Suspects
+from capturelint.runtime.observations import BucketResult, Floor, Machine, Times
+from capturelint.runtime.verify import VerifyReport
+from capturelint.vocabulary import Confidence, Outcome, Verdict
 
 TARGETS = data_directory("fixtures") / "compile"
 REPORT = CompileReport(
@@ -82,10 +94,22 @@ def test_a_step_that_captures_and_does_not_compile_whole_is_unsafe():
 
 
 def test_a_coverage_that_nobody_measured_does_not_pass():
-    result = verify("clean", "--min-coverage", "100")
+    emulated = VerifyReport("model.py", Machine("emulated", "2.13.0"), (BucketResult(4, Verdict.OK),), ())
+    compiled = CompileReport("cpu", "2.13.0", buckets=(CompiledBucket(4),))
+    report = with_compiled(emulated, compiled, Suspects(), min_coverage=100)
 
-    assert result.returncode == 1
-    assert "compiled: coverage was not measured: no GPU; --min-coverage asks for 100%\n" in result.stdout
+    assert report.verdict == "unsafe"
+    assert report.notes == ("compiled: coverage was not measured: no GPU; --min-coverage asks for 100%",)
+    assert with_compiled(emulated, compiled, Suspects(), min_coverage=None).verdict == "safe"
+
+
+def test_a_coverage_below_the_one_asked_for_does_not_pass():
+    bucket = BucketResult(4, Verdict.OK)
+    measured = VerifyReport("model.py", Machine("cuda", "2.11.0", "NVIDIA H200"), (bucket,), ())
+    whole = replace(REPORT, graph_breaks=(), skips=(), partial=())
+
+    assert with_compiled(measured, whole, Suspects(), min_coverage=97).verdict == "safe"
+    assert with_compiled(measured, whole, Suspects(), min_coverage=98).verdict == "unsafe"
 
 
 def test_a_report_travels_as_json():
@@ -101,6 +125,94 @@ def test_events_are_findings_worst_first_with_their_lines():
         "no CUDA graph is used: mutated inputs (1 instances)",
     )
     assert (graph_break.rule, str(graph_break.place)) == ("graph-break", "model.py:8:1")
+
+
+SUSPECT = Finding(
+    "host-sync",
+    Place(Path("model.py"), 8, 12, 8, 20),
+    "`x.item()` waits for the device",
+    ("keep it on the device",),
+    Outcome.CAPTURE_ERROR,
+    Confidence.LIKELY,
+    (Frame(Path("model.py"), 20, "step"),),
+)
+
+
+def test_an_event_proves_the_static_finding_on_its_line():
+    other = [replace(SUSPECT, place=Place(Path("model.py"), 9)), replace(SUSPECT, rule="pad-write")]
+    _skip, graph_break, proven = compile_findings(REPORT, [SUSPECT, *other])
+
+    assert (proven.rule, proven.place, proven.confidence) == ("host-sync", SUSPECT.place, Confidence.PROVEN)
+    assert proven.evidence.text == "compiled with reduce-overhead, torch says: Tensor.item (use a tensor)"
+    assert (graph_break.rule, graph_break.trail) == ("graph-break", SUSPECT.trail)
+    assert graph_break.help[0] == "keep it on the device"
+    assert graph_break.evidence.text.endswith("; check says host-sync: `x.item()` waits for the device")
+
+
+def test_a_suspect_that_the_captured_run_has_proven_is_told_once():
+    found = compile_findings(REPORT, [SUSPECT])
+
+    assert [f.rule for f in new_findings(found, [SUSPECT])] == ["cudagraph-skip", "graph-break"]
+
+
+def test_what_an_event_proves_are_rules():
+    assert set().union(*CONFIRMS.values()) <= load_rules().keys()
+    assert CONFIRMS.keys() == set(CompileKind)
+
+
+def test_a_wrong_replay_is_a_finding_and_lost():
+    wrong = replace(REPORT, graph_breaks=(), skips=(), buckets=(CompiledBucket(4, differs="0.3 off"),))
+    (finding,) = compile_findings(wrong)
+
+    assert (finding.rule, finding.outcome, finding.evidence) == (
+        "unexplained",
+        Outcome.SILENT_WRONG,
+        Evidence("0.3 off", 4),
+    )
+    assert not wrong.captured
+
+
+def test_the_lowest_coverage_of_the_batch_sizes_counts():
+    halves = [CompiledBucket(size, coverage=Coverage(inside, 10, 1)) for size, inside in ((1, 10), (2, 5))]
+    report = merged([replace(REPORT, buckets=(bucket,)) for bucket in halves])
+
+    assert report.coverage.percent == 50.0
+    assert replace(report, buckets=(*report.buckets, CompiledBucket(4))).coverage is None
+    assert [event.count for event in report.graph_breaks] == [4]
+
+
+def test_eager_captured_compiled_and_both_stand_in_one_table_above_the_floor():
+    both = replace(REPORT.buckets[0], compiled_captured_ms=Milliseconds(2.2, 2.25))
+    bucket = BucketResult(4, Verdict.OK, 13, 0.0, eager_ms=Times(26.0, 27.9), replay_ms=Times(4.6, 4.61))
+    report = VerifyReport(
+        "model.py",
+        Machine("cuda", "2.11.0", "NVIDIA H200"),
+        (bucket, replace(bucket, size=8)),
+        (),
+        Floor(1_000_000_000, 4e12),
+        compiled=replace(REPORT, buckets=(both,)),
+    )
+    text = render_verify_text(report, lambda path, cell: [])
+    record = json.loads(render_verify_json(report))["buckets"]
+
+    assert (
+        """\
+ms a step                 batch 4        batch 8
+                        p50 / p99      p50 / p99
+eager               26.00 / 27.90  26.00 / 27.90
+captured              4.60 / 4.61    4.60 / 4.61
+compiled              2.50 / 2.60            ...
+compiled, captured    2.20 / 2.25            ...
+floor                        0.25           0.25
+"""
+        in text
+    )
+    assert "replay ms" not in text
+    assert (record[0]["compiled_ms"], record[0]["compiled_captured_ms"]) == (
+        {"p50": 2.5, "p99": 2.6},
+        {"p50": 2.2, "p99": 2.25},
+    )
+    assert "compiled_ms" not in record[1]
 
 
 def test_coverage_is_told_with_the_kernels_outside():
