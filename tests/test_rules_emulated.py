@@ -65,6 +65,7 @@ def emulated(path: Path) -> dict[str, object]:
     from capturelint.runtime.protocol import Plan, decode
     from capturelint.runtime.service import run_plan
     from capturelint.runtime.verify import Ledger, Limits, note, report_of, retrace
+    from capturelint.vocabulary import Confidence
 
     plan = Plan(str(path), "emulated", (BUCKET,), STEPS, WARM_UP, max_length=16)
     receive, send = os.pipe()
@@ -86,7 +87,9 @@ def emulated(path: Path) -> dict[str, object]:
         return {"verdict": "no result", "blamed": [], "message": str(ledger.fault)}
     retrace(ledger, Limits(60.0, None), lambda progress: None)
     report = report_of(ledger, Suspects())
-    blamed = sorted([finding.place.line if finding.place else 0, finding.rule] for finding in report.findings)
+    # Rows that depend on each other are said and not proven to be a fault.
+    proven = [finding for finding in report.findings if finding.confidence is Confidence.PROVEN]
+    blamed = sorted([finding.place.line if finding.place else 0, finding.rule] for finding in proven)
     [bucket] = report.buckets
     return {"verdict": bucket.verdict.value, "blamed": blamed, "message": bucket.message}
 

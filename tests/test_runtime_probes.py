@@ -6,8 +6,13 @@ pytest.importorskip("torch")
 
 from runtime_here import CLEAN, messages_of, plan, write_target
 
+from capturelint.runtime.blame import Suspects, blame, source_lines
 from capturelint.runtime.observations import BucketResult
 from capturelint.vocabulary import Verdict
+
+
+ALONE = ("outputs overwritten", "inputs reallocated", "inputs varied", "inputs alive")
+TOGETHER = ("buckets in turns", "outputs held while others run")
 
 
 def results(tmp_path, source, *buckets):
@@ -16,10 +21,19 @@ def results(tmp_path, source, *buckets):
     return {each.size: each for each in sent if isinstance(each, BucketResult)}
 
 
+def blamed(result, bucket=2):
+    """Rule, code of the line and confidence of every finding."""
+    found = blame(result.observations, bucket, Suspects())
+    return [
+        (each.rule, source_lines(str(each.place.path))[each.place.line - 1].decode().strip(), each.confidence.word)
+        for each in found
+    ]
+
+
 def test_a_clean_step_passes_every_probe(tmp_path):
     found = results(tmp_path, CLEAN, 4, 1)
-    assert found[4].probes == ("outputs overwritten", "padding ignored", "buckets in turns")
-    assert found[1].probes == ("outputs overwritten", "buckets in turns")
+    assert [said.split(",")[0] for said in found[4].probes] == [*ALONE, "padding ignored", *TOGETHER]
+    assert [said.split(",")[0] for said in found[1].probes] == [*ALONE, *TOGETHER]
 
 
 def test_an_output_that_is_the_states_own_buffer_is_not_overwritten(tmp_path):
@@ -34,6 +48,87 @@ def test_rows_that_depend_on_each_other_are_said_and_not_judged(tmp_path):
     found = results(tmp_path, CLEAN.replace("return state(x)", "return state(x) + x.mean()"), 2)[2]
     assert found.verdict is Verdict.OK
     assert found.probes[-1] == "padding changes live rows in step 3"
+    assert blamed(found) == [("pad-write", "return state(x) + x.mean()", "likely")]
+
+
+PAGED = """
+import torch
+
+def build(device):
+    return torch.zeros(4, 8, device=device)
+
+def inputs(batch, step, device):
+    slot = (torch.arange(batch) * 3 + step * STRIDE) % 4
+    return {"x": torch.full((batch, 8), 1.0 + step, device=device), "slot": slot.to(device)}
+
+def step(store, x, slot):
+    store.index_copy_(0, slot, x)
+    return store[:1] + x
+"""
+
+
+def test_a_padded_row_that_writes_into_a_live_one_is_blamed_on_the_write(tmp_path):
+    found = results(tmp_path, PAGED.replace("STRIDE", "1"), 2)[2]
+    assert found.verdict is Verdict.REPLAY_DIFFERS
+    assert blamed(found) == [("pad-write", "store.index_copy_(0, slot, x)", "proven")]
+
+
+def test_a_padded_row_that_stays_in_its_own_slot_is_harmless(tmp_path):
+    found = results(tmp_path, PAGED.replace("STRIDE", "0"), 2)[2]
+    assert "padding ignored" in found.probes
+
+
+def test_an_input_that_is_read_past_its_static_buffer_is_found_though_its_address_came_again(tmp_path):
+    source = CLEAN.replace("import torch\n", "import torch\nLAST = [None]\n").replace(
+        'return {"x": torch.randn(batch, 4, generator=g).to(device)}',
+        "LAST[0] = None\n    LAST[0] = torch.randn(batch, 4, generator=g).to(device)\n    return {'x': LAST[0]}",
+    )
+    found = results(tmp_path, source.replace("return state(x)", "return state(LAST[0])"), 2)[2]
+    assert found.verdict is Verdict.REPLAY_DIFFERS
+    rule, _, sure = blamed(found)[0]
+    assert (rule, sure) in {("input-rebind", "proven"), ("state-rebind", "proven")}
+
+
+def test_a_constant_input_that_the_host_reads_is_found_by_another_value(tmp_path):
+    source = CLEAN.replace('{"x": ', '{"t": torch.full((1,), 2.0), "x": ').replace("(state, x)", "(state, x, t)")
+    found = results(tmp_path, source.replace("return state(x)", "return state(x) / t.item()"), 2)[2]
+    assert found.verdict is Verdict.REPLAY_DIFFERS
+    assert blamed(found) == [("baked-scalar", "return state(x) / t.item()", "proven")]
+
+
+def test_a_constant_input_that_cannot_be_varied_is_said(tmp_path):
+    source = CLEAN.replace('{"x": ', '{"n": torch.full((1,), 2).to(device), "x": ').replace(
+        "(state, x)", "(state, x, n)"
+    )
+    (said,) = [each for each in results(tmp_path, source, 2)[2].probes if each.startswith("inputs varied")]
+    assert said == "inputs varied but for `n`, which never change"
+
+
+def test_memory_that_the_captured_step_frees_is_blamed_on_the_line_that_frees_it(tmp_path):
+    source = CLEAN.replace(
+        "return state(x)",
+        "scale = state.scale\n    state.scale = torch.ones(4, device=x.device)\n    return state(x) * scale",
+    )
+    source = source.replace(
+        "return torch.nn.Linear(4, 4).to(device)",
+        "m = torch.nn.Linear(4, 4).to(device)\n    m.scale = torch.ones(4, device=device)\n    return m",
+    )
+    found = results(tmp_path, source, 2)[2]
+    assert found.verdict is Verdict.REPLAY_DIFFERS
+    assert [rule for rule, _, _ in blamed(found)] == ["state-rebind"]
+
+
+def test_an_output_that_another_bucket_overwrites_while_it_is_held_is_found(tmp_path):
+    source = CLEAN.replace("import torch\n", "import torch\nOUT = []\n").replace("seed(step)", "seed(9 * step + batch)")
+    source = source.replace(
+        "return state(x)",
+        "if not OUT: OUT.append(torch.zeros(4, 4, device=x.device))\n"
+        "    OUT[0][: x.shape[0]].copy_(state(x))\n    return OUT[0][: x.shape[0]]",
+    )
+    found = results(tmp_path, source, 2, 1)
+    assert found[2].verdict is Verdict.REPLAY_DIFFERS
+    assert "is held is overwritten by another bucket's replay" in found[2].message
+    assert [rule for rule, _, _ in blamed(found[2])] == ["stale-output"]
 
 
 def test_an_output_that_is_only_written_in_part_is_found(tmp_path):
@@ -57,6 +152,7 @@ def test_buckets_that_share_a_buffer_of_the_module_disturb_each_other(tmp_path):
     )
     found = results(tmp_path, source, 2, 1)
     assert {each.verdict for each in found.values()} == {Verdict.REPLAY_DIFFERS}
+    assert ("warm-up-state", "SHARED[0].add_(1)", "proven") in blamed(found[2])
 
 
 def test_a_step_in_inference_mode_is_probed_too(tmp_path):

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 
+import torch
+
 from capturelint.errors import TargetError
 from capturelint.runtime.capture import Captured, Pool, capture
 from capturelint.runtime.channel import Channel
@@ -17,6 +19,7 @@ from capturelint.runtime.compare import argmax_flips, compare, has_nan, step_err
 from capturelint.runtime.eager import Run, run_eager
 from capturelint.runtime.explain import Bench, explain
 from capturelint.runtime.forks import Forks
+from capturelint.runtime.homes import homes
 from capturelint.runtime.observations import BucketResult, Observation
 from capturelint.runtime.outputs import Leaf
 from capturelint.runtime.project import Project
@@ -48,12 +51,16 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The eager truth: outputs, how far two eager runs are apart, and the calls of the step to be captured."""
+    """The eager truth: outputs, how far two eager runs are apart, and the calls of the step to be captured.
+
+    ``outside`` are tensors that the step writes and the state does not hold: globals, mostly.
+    """
 
     run: Run
     noise: float
     tolerance: float
     calls: Sequence[Call]
+    outside: tuple[torch.Tensor, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +86,14 @@ def verify_bucket(session: Session, bucket: int, pool: Pool = None) -> Judged:
     watching = watch(forks, recorder if session.plan.traced else None)
     try:
         captured = capture(
-            session.target, session.fresh(bucket), bucket, session.plan.warm_up, session.channel, pool, watching
+            session.target,
+            session.fresh(bucket),
+            bucket,
+            session.plan.warm_up,
+            session.channel,
+            pool,
+            watching,
+            outside=reference.outside,
         )
     except BaseException as error:  # the target may raise anything, sys.exit included, while it is captured
         if session.channel.now.stage is not Stage.CAPTURE:
@@ -138,7 +152,7 @@ def make_reference(session: Session, bucket: int) -> Reference:
     for step, outputs in enumerate(run.outputs):
         if has_nan(outputs):
             raise TargetError(f"step returns NaN without any capture, in step {step} at batch {bucket}")
-    again, calls = run_again(session, bucket)
+    again, recorder, outside = run_again(session, bucket)
     noise = compare(run.outputs, again.outputs).worst
     if noise > tolerance(run.outputs[0], 0.0) and session.origin.original is not None:
         raise UnequalCopiesError
@@ -148,19 +162,21 @@ def make_reference(session: Session, bucket: int) -> Reference:
             "nothing can be compared"
         )
     allowed = plan.tolerance if plan.tolerance is not None else tolerance(run.outputs[0], noise)
-    return Reference(run, noise, allowed, calls)
+    return Reference(run, noise, allowed, recorder.calls, outside)
 
 
-def run_again(session: Session, bucket: int) -> tuple[Run, list[Call]]:
-    """The second eager run, with the calls of the step that will be captured."""
+def run_again(session: Session, bucket: int) -> tuple[Run, Recorder, tuple[torch.Tensor, ...]]:
+    """The second eager run, with the calls of the step that will be captured, and what it writes outside the state."""
     plan, state = session.plan, session.fresh(bucket)
     run = run_eager(session.target, state, bucket, range(plan.warm_up), session.channel)
     recorder = Recorder(session.project)
     with recorder:
         traced = run_eager(session.target, state, bucket, range(plan.warm_up, plan.warm_up + 1), session.channel)
+    held = {home.tensor.untyped_storage()._cdata for home in homes(state)}
+    outside = tuple(tensor for key, tensor in recorder.written.items() if key not in held | recorder.made)
     rest = run_eager(session.target, state, bucket, range(plan.warm_up + 1, plan.steps), session.channel)
     run.outputs.extend(traced.outputs + rest.outputs)
-    return run, recorder.calls
+    return run, recorder, outside
 
 
 def refused(
@@ -215,18 +231,23 @@ def judge(session: Session, bucket: int, reference: Reference, captured: Capture
     return Judged(replace(result, message=message, observations=observations), captured, reference)
 
 
-def explanation(session: Session, bucket: int) -> list[Observation]:
+def explanation(session: Session, bucket: int, target: Target | None = None) -> list[Observation]:
     """The causes of a difference; the verdict stands where looking for them fails."""
-    bench = Bench(
-        session.target,
+    try:
+        return explain(bench_of(session, bucket, target))
+    except Exception as error:  # noqa: BLE001 - the target's code runs again here and may raise anything
+        return [Observation(ObservationKind.VALUES_DIFFER, f"looking for the cause failed: {error}")]
+
+
+def bench_of(session: Session, bucket: int, target: Target | None = None) -> Bench:
+    """What the explaining runs of a bucket need; ``target`` stands in for the session's, with other inputs."""
+    plan = session.plan
+    return Bench(
+        target or session.target,
         lambda: session.fresh(bucket),
         bucket,
-        session.plan.warm_up,
-        session.plan.steps,
+        plan.warm_up,
+        plan.steps,
         session.channel,
         session.project,
     )
-    try:
-        return explain(bench)
-    except Exception as error:  # noqa: BLE001 - the target's code runs again here and may raise anything
-        return [Observation(ObservationKind.VALUES_DIFFER, f"looking for the cause failed: {error}")]

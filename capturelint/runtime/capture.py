@@ -6,8 +6,9 @@ reference. The captured step is recorded and not executed, so the first replay i
 
 from __future__ import annotations
 
+import inspect
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -59,32 +60,42 @@ def capture(
     channel: Channel,
     pool: Pool = None,
     watching: Callable[[], AbstractContextManager[object]] = nullcontext,
+    probing: bool = False,
+    outside: tuple[torch.Tensor, ...] = (),
 ) -> Captured:
     """Warm ``state`` up by ``warm_up`` steps and capture the next one.
 
     ``watching`` is entered around the captured step only. Lets every error through; a refused capture leaves the
-    process unfit for any other.
+    process unfit for any other. ``probing`` is for a second look at a step that was captured before: nothing holds
+    what the state held, and torch is asked to check that the graph's memory lives, where it can. ``outside`` are
+    tensors that are rewound with the state.
     """
     static = static_inputs(make_inputs(target, bucket, 0))
     warm(target, state, bucket, warm_up, static, channel)
     copy_inputs(static, make_inputs(target, bucket, warm_up), warm_up)
-    start = copies(state)
+    start = None if probing else copies((*mutable(state).values(), *outside))
     randomness = RandomState.now()
     torch.cuda.synchronize()
-    channel.enter(Stage.CAPTURE, bucket, warm_up)
+    channel.enter(Stage.PROBE if probing else Stage.CAPTURE, bucket, warm_up)
     graph = new_graph()
     started = time.perf_counter()
-    with torch.no_grad(), torch.cuda.graph(graph, pool=pool), watching():
+    options: dict[str, Any] = {"check_input_liveness": True} if probing and can_check_liveness() else {}
+    with torch.no_grad(), torch.cuda.graph(graph, pool=pool, **options), watching():
         output = target.step(state, **static)
     instantiate(graph)
     torch.cuda.synchronize()
     return Captured(graph, state, static, output, warm_up, time.perf_counter() - started, start, randomness)
 
 
-def copies(state: object) -> tuple[tuple[torch.Tensor, torch.Tensor], ...] | None:
+def can_check_liveness() -> bool:
+    """Whether this torch looks for inputs that died before a replay (2.13 and later)."""
+    return "check_input_liveness" in inspect.signature(torch.cuda.graph.__init__).parameters
+
+
+def copies(tensors: Iterable[torch.Tensor]) -> tuple[tuple[torch.Tensor, torch.Tensor], ...] | None:
     """The tensors that a step may write, each with a copy; ``None`` if there is no room for them."""
     try:
-        return tuple((tensor, tensor.clone()) for tensor in mutable(state).values())
+        return tuple((tensor, tensor.clone()) for tensor in tensors)
     except torch.OutOfMemoryError:
         return None
 

@@ -68,7 +68,7 @@ def observations_of(pairs: Sequence[tuple[Call, Call]], captured: StepTrace, lat
             return
         if before.scalars != after.scalars:
             yield scalar_changed(before, after, later)
-        elif contents(before) != contents(after):
+        elif contents(before) != contents(after) and reaches_device(after):
             yield host_bytes_changed(before, after, later)
 
 
@@ -211,6 +211,11 @@ def shapes(call: Call) -> list[tuple[int, ...]]:
 def contents(call: Call) -> list[str]:
     """The digests of a call's host tensors."""
     return [tensor.content for tensor in call.tensors]
+
+
+def reaches_device(call: Call) -> bool:
+    """Whether a call has a side on the device: host memory that only the host reads is no graph's matter."""
+    return any(tensor.device.startswith("cuda") for tensor in (*call.tensors, *call.outputs))
 
 
 def call_word(trace: StepTrace, at: int) -> str:

@@ -80,7 +80,9 @@ def hf_target(spec: str, tiny: bool, max_length: int) -> Target:
         torch.manual_seed(0)
         return Decoder(load(spec, config).to(device).eval(), config)
 
-    return Target(build, inputs, decode, (Path(str(transformers.__file__)).parent,), prepare)
+    return Target(
+        build, inputs, decode, (Path(str(transformers.__file__)).parent,), prepare, max(length - PREFIX - 1, 0)
+    )
 
 
 def configuration(spec: str, tiny: bool) -> Any:  # noqa: ANN401 - transformers' configurations have no common type

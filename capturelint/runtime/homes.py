@@ -76,8 +76,9 @@ def read(owner: object, key: object) -> object:
 
 
 def homes(state: object, name: str = "state") -> list[Home]:
-    """Every slot under ``state`` that holds a tensor, in the order of the walk."""
-    return [
+    """Every slot under ``state`` that holds a tensor, in the order of the walk; a state may be one itself."""
+    alone = [Home(Slot(name, state, (), state), state)] if isinstance(state, torch.Tensor) else []
+    return alone + [
         Home(Slot(label, state, keys, value), value)
         for label, keys, value in walk(state, name)
         if isinstance(value, torch.Tensor)

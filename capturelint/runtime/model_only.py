@@ -88,7 +88,7 @@ def model_target(build: Callable[[str], object], path: Path, max_length: int) ->
         token = torch.randint(0, vocabulary[0], (batch, 1), generator=generator)
         return {"token": token.to(device), "position": torch.tensor([step], device=device)}
 
-    return Target(build_state, inputs, decode, project_roots(path), prepare)
+    return Target(build_state, inputs, decode, project_roots(path), prepare, max_length - 1)
 
 
 def vocabulary_of(model: torch.nn.Module, path: Path) -> int:

@@ -28,7 +28,7 @@ class Observation:
     """One fact. ``spots`` runs from the entry to the innermost line of the target; empty where no line is known.
 
     ``call`` is the ATen call, ``before`` and ``after`` what it took at capture and at step ``step``, ``home`` the
-    attribute that moved.
+    attribute that moved. An observation that is not ``sure`` to be a fault changes no verdict.
     """
 
     kind: ObservationKind
@@ -39,6 +39,7 @@ class Observation:
     before: str = ""
     after: str = ""
     home: str = ""
+    sure: bool = True
 
 
 @dataclass(frozen=True, slots=True)

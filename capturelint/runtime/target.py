@@ -24,7 +24,8 @@ Inputs = Mapping[str, object]
 class Target:
     """A decode step. ``prepare`` gives a built state what one bucket needs (a cache of that batch).
 
-    ``roots`` are the files and folders whose lines may be blamed.
+    ``roots`` are the files and folders whose lines may be blamed; ``last_step`` is the last one that ``inputs`` can
+    make, where that is known.
     """
 
     build: Callable[[str], object]
@@ -32,6 +33,7 @@ class Target:
     step: Callable[..., object]
     roots: tuple[Path, ...]
     prepare: Callable[[object, int], None] = lambda state, batch: None
+    last_step: int | None = None
 
 
 def load_module(path: Path) -> ModuleType:

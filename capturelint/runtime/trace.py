@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -51,12 +51,14 @@ class Call:
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records every ATen call made while it is entered."""
+    """Records every ATen call made while it is entered, and keeps the tensors that calls write in place."""
 
     def __init__(self, project: Project) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.project = project
         self.calls: list[Call] = []
+        self.written: dict[int, torch.Tensor] = {}
+        self.made: set[int] = set()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -75,14 +77,31 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         tensors, scalars = describe(args, kwargs)
         spots = self.project.spots(sys._getframe(1))
         stream = current_stream()
+        given = {key_of(tensor) for tensor in each_tensor((args, kwargs))}
+        for tensor in written_by(func, args, kwargs):
+            self.written.setdefault(key_of(tensor), tensor)
         try:
             result = func(*args, **kwargs)
         except BaseException as error:
             self.calls.append(Call(str(func), tensors, scalars, spots, stream, failed=f"{error}"))
             raise
         outputs, _ = describe((result,), {})
+        self.made |= {key_of(tensor) for tensor in each_tensor(result)} - given - self.written.keys()
         self.calls.append(Call(str(func), tensors, scalars, spots, stream, outputs))
         return result
+
+
+def written_by(
+    func: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]
+) -> Iterator[torch.Tensor]:
+    """The tensors that a call writes in place, by its schema."""
+    schema = getattr(func, "_schema", None)
+    if schema is None or not schema.is_mutable:
+        return
+    for index, argument in enumerate(schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = args[index] if index < len(args) else kwargs.get(argument.name)
+            yield from (tensor for tensor in each_tensor(given) if tensor.layout is torch.strided)
 
 
 def current_stream() -> int:
@@ -90,6 +109,26 @@ def current_stream() -> int:
     if not torch.cuda.is_available():
         return 0
     return int(torch.cuda.current_stream().cuda_stream)
+
+
+def key_of(tensor: torch.Tensor) -> int:
+    """What tells two storages apart while both live; 0 for a tensor without one."""
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError):
+        return 0
+
+
+def each_tensor(value: object) -> Iterator[torch.Tensor]:
+    """Every tensor in arguments or results, through lists, tuples and dictionaries."""
+    match value:
+        case torch.Tensor():
+            yield value
+        case list() | tuple():
+            for item in value:
+                yield from each_tensor(item)
+        case dict():
+            yield from each_tensor(list(value.values()))
 
 
 def describe(

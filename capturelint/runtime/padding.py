@@ -1,0 +1,234 @@
+"""Padded rows: whether what they hold reaches the rows in front of them, and the line where it does.
+
+The same graph replays the same steps twice, once with the rows that the target gives and once with other values
+behind the live ones. Kernels compute a row whatever its neighbours hold, so live outputs and the live rows of the
+state must be equal bit by bit. Rows that depend on each other by the model's own arithmetic (a mean over the batch)
+do so without any graph too: that is said and not judged. A write that reaches live memory is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from capturelint.runtime.bucket import Session, replayed
+from capturelint.runtime.capture import Captured
+from capturelint.runtime.eager import make_inputs, run_eager
+from capturelint.runtime.observations import Observation
+from capturelint.runtime.outputs import Leaf
+from capturelint.runtime.project import Project
+from capturelint.runtime.protocol import Stage
+from capturelint.runtime.replay import run_replay
+from capturelint.runtime.states import mutable
+from capturelint.runtime.target import Target
+from capturelint.runtime.trace import Call, describe, each_tensor
+from capturelint.runtime.varied import mixed_target
+from capturelint.vocabulary import ObservationKind
+
+
+@dataclass(frozen=True, slots=True)
+class Leak:
+    """Live values that the padding changed: ``what`` they are, with ``live`` live rows, in ``step``."""
+
+    what: str
+    live: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What a row of replays left: outputs a step, and the state's tensors at the end."""
+
+    outputs: Sequence[Sequence[Leaf]]
+    state: Mapping[str, torch.Tensor]
+
+
+def live_batches(bucket: int) -> list[int]:
+    """The live batches to try: one row, half of them, all but one."""
+    return sorted({1, bucket // 2, bucket - 1} - {0, bucket})
+
+
+def other_steps(steps: range) -> dict[int, int]:
+    """For each step the one whose rows become its padding."""
+    return {step: steps.start + (step + 1 - steps.start) % len(steps) for step in steps}
+
+
+def find_leak(session: Session, bucket: int, captured: Captured) -> Leak | None:
+    """The first change of live values by padded rows, for several live batches."""
+    usual = replay_rows(session, session.target, bucket, captured)
+    order = other_steps(replayed(session.plan))
+    for live in live_batches(bucket):
+        padded = replay_rows(session, mixed_target(session.target, bucket, live, order), bucket, captured)
+        leak = first_leak(usual, padded, bucket, live, replayed(session.plan))
+        # Kernels that add in any order are not equal to themselves either.
+        if (
+            leak
+            and first_leak(
+                usual, replay_rows(session, session.target, bucket, captured), bucket, live, replayed(session.plan)
+            )
+            is None
+        ):
+            return leak
+    return None
+
+
+def replay_rows(session: Session, target: Target, bucket: int, captured: Captured) -> Rows:
+    """Replay all steps from where the captured one starts."""
+    captured.rewind()
+    run = run_replay(target, captured, bucket, replayed(session.plan), session.channel, stage=Stage.PROBE)
+    return Rows(run.outputs, {name: tensor.clone() for name, tensor in mutable(captured.state).items()})
+
+
+def first_leak(usual: Rows, padded: Rows, bucket: int, live: int, steps: range) -> Leak | None:
+    """Where two rows of replays part in what is live."""
+    for step, ours, theirs in zip(steps, usual.outputs, padded.outputs, strict=False):
+        for a, b in zip(ours, theirs, strict=True):
+            if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and rows_differ(a, b, bucket, live):
+                return Leak("outputs", live, step)
+    for name, tensor in usual.state.items():
+        if reaches_live(tensor, padded.state[name], bucket, live):
+            return Leak(f"`{name}`", live, steps.stop - 1)
+    return None
+
+
+def reaches_live(first: torch.Tensor, second: torch.Tensor, bucket: int, live: int) -> bool:
+    """Whether a tensor of the state differs beyond the padded rows, whichever dimension may be the batch.
+
+    The first dimension may be longer than the batch: caches are made for the largest one, and have a scratch row.
+    """
+    if first.shape != second.shape:
+        return True
+    changed = first.ne(second) & ~(first.isnan() & second.isnan()) if first.is_floating_point() else first.ne(second)
+    places = changed.nonzero()
+    if not len(places):
+        return False
+    for dim, size in enumerate(first.shape):
+        at = places[:, dim]
+        if size >= bucket and bool((at >= live).all()) and (dim == 0 or bool((at < bucket).all())):
+            return False
+    return True
+
+
+def rows_differ(first: torch.Tensor, second: torch.Tensor, bucket: int, live: int) -> bool:
+    """Whether live rows differ in a bit; of several dimensions as long as the batch, in each of them."""
+    dims = [dim for dim, size in enumerate(first.shape) if size == bucket]
+    return bool(dims) and all(is_other(first.narrow(dim, 0, live), second.narrow(dim, 0, live)) for dim in dims)
+
+
+def is_other(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Whether two tensors differ in a bit; NaN equals NaN."""
+    if first.shape != second.shape:
+        return True
+    if first.dtype.is_floating_point:
+        first, second = first.nan_to_num(nan=1.5e9), second.nan_to_num(nan=1.5e9)
+    return not torch.equal(first, second)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A call with copies of what it made or wrote."""
+
+    call: Call
+    results: tuple[torch.Tensor, ...]
+    in_place: bool
+
+
+class Results(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records the calls made while it is entered, with copies of their results."""
+
+    def __init__(self, project: Project) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.project = project
+        self.made: list[Made] = []
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Spare the worker the import of the compiler (2.6 s), which never sees this mode."""
+        return False
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        """Run the call and keep what came of it."""
+        import sys
+
+        tensors, scalars = describe(args, kwargs or {})
+        spots = self.project.spots(sys._getframe(1))
+        result = func(*args, **(kwargs or {}))
+        outputs, _ = describe((result,), {})
+        call = Call(str(func), tensors, scalars, spots, 0, outputs)
+        given = {tensor.address for tensor in tensors}
+        in_place = call.short.endswith("_") or any(each.address in given for each in outputs)
+        kept = tuple(tensor.detach().clone() for tensor in each_tensor(result))
+        self.made.append(Made(call, kept, in_place and call.short.endswith("_")))
+        return result
+
+
+def leak_observation(session: Session, bucket: int, leak: Leak) -> Observation:
+    """The leak with the line of the first call in which live rows depend on padded ones, run eagerly."""
+    usual = eager_results(session, session.target, bucket, leak.step)
+    order = other_steps(replayed(session.plan))
+    padded = eager_results(session, mixed_target(session.target, bucket, leak.live, order), bucket, leak.step)
+    call = next(mixing_calls(usual, padded, bucket, leak.live), None)
+    return Observation(
+        ObservationKind.PADDING_LEAKED,
+        f"with {leak.live} live of {bucket} rows, other values in the padded ones change live {leak.what} "
+        f"in step {leak.step}",
+        call.spots if call else (),
+        step=leak.step,
+        call=call.short if call else "",
+        sure=call is None or call.short.endswith("_"),
+    )
+
+
+def eager_results(session: Session, target: Target, bucket: int, step: int) -> list[Made]:
+    """The calls of one eager step with their results, after the steps before it with the same inputs."""
+    state = session.fresh(bucket)
+    run_eager(target, state, bucket, range(step), session.channel)
+    results = Results(session.project)
+    given = make_inputs(target, bucket, step)
+    with torch.no_grad(), results:
+        target.step(state, **given)
+    return results.made
+
+
+def mixing_calls(usual: Sequence[Made], padded: Sequence[Made], bucket: int, live: int) -> Iterator[Call]:
+    """Calls whose live results the padding changed; of a read of shared memory, the call that wrote it."""
+    written: dict[int, Call] = {}
+    for ours, theirs in zip(usual, padded, strict=False):
+        if ours.call.name != theirs.call.name:
+            return
+        pairs = list(zip(ours.results, theirs.results, strict=False))
+        if ours.in_place and not any(has_rows(a, bucket) for a, _ in pairs):
+            if any(is_other(a, b) for a, b in pairs):
+                written |= {each.address: ours.call for each in ours.call.tensors[:1]}
+            continue
+        if any(depends_on_padding(a, b, bucket, live) for a, b in pairs):
+            source = next((written[each.address] for each in ours.call.tensors if each.address in written), None)
+            yield source or ours.call
+
+
+def has_rows(tensor: torch.Tensor, bucket: int) -> bool:
+    """Whether a dimension may be the batch, alone or folded with another."""
+    return any(size and size % bucket == 0 for size in tensor.shape)
+
+
+def depends_on_padding(first: torch.Tensor, second: torch.Tensor, bucket: int, live: int) -> bool:
+    """Whether what is live differs, whichever dimension is the batch; a tensor without rows is live."""
+    if first.shape != second.shape:
+        return True
+    dims = [dim for dim, size in enumerate(first.shape) if size and size % bucket == 0]
+    lengths = [first.shape[dim] // bucket * live for dim in dims]
+    if not dims:
+        return is_other(first, second)
+    return all(
+        is_other(first.narrow(dim, 0, length), second.narrow(dim, 0, length))
+        for dim, length in zip(dims, lengths, strict=True)
+    )
