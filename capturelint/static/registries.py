@@ -28,8 +28,9 @@ def fill(vm: Interpreter, name: str, value: Value, module: Module) -> None:
         for statement in top_level(module.tree.body):
             if fills(statement, name):
                 vm.run([statement], Scope(module))
-        functions = {f.name for f in module.functions.values() if mentions(f.node, name)}
-        decorators = functions if found.cls is None else {name}
+        functions = {f.name for f in module.functions.values() if mentions(f.node, name) and decorates(f)}
+        keeps = found.cls is not None and any(map(decorates, found.cls.methods.values()))
+        decorators = functions if found.cls is None else {name} if keeps else set()
         for decorator, definition in registered(vm, decorators, module)[:MAX_REGISTERED]:
             wrapper = vm.quiet_eval(decorator, Scope(definition.module))
             vm.quiet_call(wrapper, [as_value(definition)], definition.node)
@@ -46,6 +47,26 @@ def fills(statement: ast.stmt, name: str) -> bool:
             return False
 
 
+def decorates(function: FunctionDef) -> bool:
+    """Whether a function gives back one of its parameters or a function made in it, as decorators do."""
+    node = function.node
+    inner = {n.name for n in ast.walk(node) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)) and n is not node}
+    known = inner | {argument.arg for argument in node.args.args if argument.arg != "self"}
+    returned = {n.value.id for n in ast.walk(node) if isinstance(n, ast.Return) and isinstance(n.value, ast.Name)}
+    return bool(returned & known)
+
+
+def imported_modules(vm: Interpreter, importer: Module, but: Module) -> list[Module]:
+    """The modules that a module imports, each once."""
+    found: dict[Module, None] = {}
+    for target in importer.imports.values():
+        inside = vm.index.find(f"{target.module}.{target.attribute}", importer) if target.attribute else None
+        module = inside or vm.index.find(target.module, importer)
+        if module is not None and module is not but:
+            found[module] = None
+    return list(found)
+
+
 def mentions(node: ast.AST, name: str) -> bool:
     """Whether code reads or writes a name."""
     return any(isinstance(inner, ast.Name) and inner.id == name for inner in ast.walk(node))
@@ -56,7 +77,7 @@ def registered(vm: Interpreter, names: set[str], module: Module) -> list[tuple[a
     if not names:
         return []
     found: list[tuple[ast.expr, ClassDef | FunctionDef]] = []
-    for other in [module, *(m for m in vm.index.modules.values() if m is not None and m is not module)]:
+    for other in [module, *imported_modules(vm, vm.stack[0].module, module), *imported_modules(vm, module, module)]:
         known = names if other is module else imported_from(other, module, names)
         for definition in definitions(other) if known else ():
             found += [(d, definition) for d in definition.node.decorator_list if root_name(d) in known]

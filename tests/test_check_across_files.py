@@ -1,0 +1,78 @@
+"""What one file does to another: registries filled by decorators elsewhere, counters in a module of settings."""
+
+from pathlib import Path
+
+from capturelint.static.check import Options, check
+
+REGISTRY = """
+LAYERS = {}
+
+
+def register(name):
+    def decorate(cls):
+        LAYERS[name] = cls
+        return cls
+
+    return decorate
+"""
+LAYER = """
+from registry import register
+
+
+@register("loud")
+class Loud:
+    def __call__(self, x):
+        return x * x.sum().item()
+
+
+@register("quiet")
+class Quiet:
+    def __call__(self, x):
+        return x * x.sum()
+"""
+MODEL = """
+import torch
+
+import layers
+from registry import LAYERS
+
+
+class Decoder:
+    def __init__(self):
+        self.layer = LAYERS["NAME"]()
+
+    def decode_step(self, x: torch.Tensor):
+        return self.layer(x)
+"""
+COUNTING = """
+import torch
+
+import settings
+
+
+def decode_step(model, x: torch.Tensor):
+    settings.STEP += 1
+    return x * settings.STEP + settings.SCALE
+"""
+
+
+def found(root: Path, **files: str) -> list[tuple[str, int, str]]:
+    """File, line and rule of each finding."""
+    for name, text in files.items():
+        (root / f"{name}.py").write_text(text)
+    checked = check([root], Options(root=root))
+    return [(f.place.path.name, f.place.line, f.rule) for f in checked.findings if f.place is not None]
+
+
+def test_a_class_is_found_under_the_name_that_its_decorator_gave_it(tmp_path):
+    model = MODEL.replace("NAME", "loud")
+    assert found(tmp_path, registry=REGISTRY, layers=LAYER, model=model) == [("layers.py", 8, "host-sync")]
+
+
+def test_a_registered_class_that_is_not_chosen_is_silent(tmp_path):
+    assert found(tmp_path, registry=REGISTRY, layers=LAYER, model=MODEL.replace("NAME", "quiet")) == []
+
+
+def test_a_counter_in_another_module_changes_at_every_step(tmp_path):
+    settings = "STEP = 0\nSCALE = 2\n"
+    assert found(tmp_path, settings=settings, step=COUNTING) == [("step.py", 9, "baked-scalar")]
