@@ -76,3 +76,13 @@ def test_a_registered_class_that_is_not_chosen_is_silent(tmp_path):
 def test_a_counter_in_another_module_changes_at_every_step(tmp_path):
     settings = "STEP = 0\nSCALE = 2\n"
     assert found(tmp_path, settings=settings, step=COUNTING) == [("step.py", 9, "baked-scalar")]
+
+
+def test_a_module_of_a_package_does_not_hide_torch(tmp_path):
+    package = tmp_path / "engine"
+    (package / "utils").mkdir(parents=True)
+    for directory in (package, package / "utils"):
+        (directory / "__init__.py").touch()
+    (package / "utils" / "torch.py").write_text("def tensor(value, device):\n    return value\n")
+    step = "import torch\n\n\ndef decode_step(model, x: torch.Tensor):\n    return x * torch.tensor(1.0, device=x.device)\n"
+    assert found(tmp_path, step=step) == [("step.py", 5, "upload")]

@@ -200,7 +200,9 @@ class Index:
         self.resolved.clear()
         self.paths.setdefault(name, []).append(path)
         for longer in spelled_names(path):
-            self.namespaces.setdefault(longer, []).append(path)
+            # A module inside a package has no shorter name: `utils/torch.py` of a package is not `torch`.
+            if longer == name or longer.endswith(f".{name}"):
+                self.namespaces.setdefault(longer, []).append(path)
         self.roots.setdefault(name.partition(".")[0], root)
 
     def name_of(self, path: Path) -> tuple[str, Path]:
