@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
@@ -42,9 +43,13 @@ def user_directory() -> Path | None:
     chosen = os.environ.get(VARIABLE)
     if chosen:
         return Path(os.path.abspath(chosen))
-    from platformdirs import user_cache_path
+    if sys.platform == "linux":  # as platformdirs has it, without the 10 ms of its import
+        base = os.environ.get("XDG_CACHE_HOME", "").strip() or os.path.expanduser("~/.cache")
+        found = Path(base) / "capturelint"
+    else:
+        from platformdirs import user_cache_path
 
-    found = user_cache_path("capturelint", appauthor=False)
+        found = user_cache_path("capturelint", appauthor=False)
     return found if found.is_absolute() else None
 
 

@@ -1,6 +1,8 @@
-"""What the machine lacks is deselected, never skipped or failed: the tests that need a browser."""
+"""What the machine lacks is deselected, never skipped or failed; results are kept where no user keeps theirs."""
 
+import os
 import shutil
+import tempfile
 
 import pytest
 
@@ -10,6 +12,13 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 def browser_path() -> str | None:
     """A Chromium of the system."""
     return next((path for name in BROWSERS if (path := shutil.which(name))), None)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the session a cache directory of its own, which also the processes that tests start will use."""
+    directory = tempfile.TemporaryDirectory(prefix="capturelint-tests-")
+    config.add_cleanup(directory.cleanup)
+    os.environ["CAPTURELINT_CACHE_DIR"] = directory.name
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

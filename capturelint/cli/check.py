@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import typer
-from pathspec import GitIgnoreSpec
 
 from capturelint import __version__
 from capturelint.catalog import find_rules
@@ -17,16 +16,17 @@ from capturelint.config import Config, declared_torch, is_in_project, load_confi
 from capturelint.errors import UsageError
 from capturelint.escape import visible
 from capturelint.finding import Finding
-from capturelint.report import CheckReport, EntryRecord, Format, render
+from capturelint.report import CheckReport, Format, render
 from capturelint.static.baseline import apply_baseline, write_baseline
-from capturelint.static.changed import changed_since, on_changed_lines
 from capturelint.static.check import Checked, Options, check
-from capturelint.static.files import read_lines
+from capturelint.static.files import MAX_NBYTES, Sources, patterns
+from capturelint.store import Store, user_directory
 from capturelint.vocabulary import Confidence
 
 LEVELS = {"certain": Confidence.CERTAIN, "likely": Confidence.LIKELY, "possible": Confidence.POSSIBLE}
 ANY_TORCH = ">=1.13"
 """What a project that bounds no torch is used with."""
+STDIN = Path("-")
 DEFAULT_BASELINE = Path(".capturelint-baseline.json")
 
 
@@ -36,7 +36,7 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
-    paths: list[Path] = typer.Argument(..., help="Files and directories to check."),
+    paths: list[Path] = typer.Argument(..., help="Files and directories to check; - is standard input."),
     entry: list[str] = typer.Option([], "--entry", metavar="MODULE:NAME", help="Recorded code starts here."),
     bind: list[str] = typer.Option([], "--bind", metavar="PARAM=MODULE:CLASS", help="Type of an entry's parameter."),
     follow: list[str] = typer.Option([], "--follow", metavar="PACKAGE", help="Also analyse this package's sources."),
@@ -59,12 +59,15 @@ def run(
     quiet: bool = typer.Option(False, "--quiet", "-q", help="Print findings only."),
     no_cache: bool = typer.Option(False, "--no-cache", help="Analyse everything afresh."),
     jobs: int = typer.Option(0, "--jobs", "-j", min=0, help="Processes to use; 0 is one for each core."),
+    stdin_filename: Path | None = typer.Option(None, "--stdin-filename", metavar="NAME", help="What - is a text of."),
 ) -> None:
     """Find what breaks under CUDA-graph capture, without running the code.
 
     Example: capturelint check src/ --format github
     """
-    settings = load_config(paths[0] if paths else Path.cwd(), config)
+    sources = given_sources(paths, stdin_filename, rewrites=diff or fix)
+    paths = [stdin_filename or path if path == STDIN else path for path in paths]
+    settings = load_config(paths[0], config)
     wanted, unwanted = names(select) or settings.select, names(ignore) or settings.ignore
     find_rules([*wanted, *unwanted])
     level = LEVELS.get(confidence or "", settings.confidence or Confidence.LIKELY)
@@ -72,7 +75,8 @@ def run(
         raise UsageError(f"--confidence {confidence}: say certain, likely or possible")
     version = torch or settings.torch or declared_torch(paths[0])
     assumed = ANY_TORCH if version is None and is_in_project(paths[0]) else version
-    checked = check(paths, options(settings, entry, bind, follow, assumed, jobs))
+    asked = options(settings, entry, bind, follow, assumed, jobs, no_cache, sources)
+    checked = check(paths, asked)
     report = report_of(checked, version, level, wanted, unwanted, settings)
     known = baseline or settings.baseline
     if write_baseline_:
@@ -86,6 +90,8 @@ def run(
         notes = tuple(f"no longer found, remove from the baseline: {gone}" for gone in compared.gone)
         report = replace(report, findings=compared.findings, in_baseline=compared.num_known, notes=report.notes + notes)
     if diff_base is not None:
+        from capturelint.static.changed import changed_since, on_changed_lines
+
         report = replace(report, findings=on_changed_lines(report.findings, changed_since(diff_base, paths[0])))
     if diff or fix:
         from capturelint.cli.fixing import show_fixes, write_fixes
@@ -93,28 +99,58 @@ def run(
         if diff:
             raise typer.Exit(1 if show_fixes(report.shown, unsafe_fixes) and not exit_zero else 0)
         if write_fixes(report.shown, unsafe_fixes):
-            read_lines.cache_clear()
-            again = check(paths, options(settings, entry, bind, follow, assumed, jobs))
+            sources = Sources()
+            again = check(paths, replace(asked, sources=sources))
             report = report_of(again, version, level, wanted, unwanted, settings)
-    write(report, format, output, statistics, quiet)
+    write(report, format, output, statistics, quiet, sources)
     if html is not None:
         from capturelint.cli.fixing import patches
         from capturelint.report.html import check_html
 
         cures = patches(report.shown)
-        save(check_html(report, read_lines, ["capturelint", *sys.argv[1:]], cures), html, "--html")
+        save(check_html(report, sources.lines, ["capturelint", *sys.argv[1:]], cures), html, "--html")
     for error in report.errors:
         print(f"error: {visible(str(error))}", file=sys.stderr)
     code = 2 if report.errors else 1 if report.shown else 0
     raise typer.Exit(0 if exit_zero and code == 1 else code)
 
 
+def given_sources(paths: list[Path], name: Path | None, *, rewrites: bool) -> Sources:
+    """The files of a run: on disk, or the one on standard input under its name. Raises ``UsageError``."""
+    if STDIN not in paths:
+        if name is not None:
+            raise UsageError("--stdin-filename: give - for the path, which is standard input")
+        return Sources()
+    if name is None:
+        raise UsageError("-: name what is on standard input with --stdin-filename NAME")
+    if len(paths) > 1:
+        raise UsageError("-: standard input is checked alone")
+    if rewrites:
+        raise UsageError("-: --fix and --diff rewrite files, not standard input")
+    return Sources({name: sys.stdin.buffer.read(MAX_NBYTES + 1)})
+
+
+def store_of(settings: Config) -> Store | None:
+    """Where results are kept: the project's own directory or the user's."""
+    directory = settings.cache_dir or user_directory()
+    return Store(directory) if directory is not None else None
+
+
 def options(
-    settings: Config, entry: list[str], bind: list[str], follow: list[str], version: str | None, jobs: int
+    settings: Config,
+    entry: list[str],
+    bind: list[str],
+    follow: list[str],
+    version: str | None,
+    jobs: int,
+    no_cache: bool,
+    sources: Sources,
 ) -> Options:
     """What the analysis is asked for, from the command line and the configuration."""
     return Options(
         jobs=jobs,
+        store=None if no_cache else store_of(settings),
+        sources=sources,
         entry=tuple(entry) or settings.entry,
         bind=bindings(settings, bind),
         follow=tuple(follow) or settings.follow,
@@ -158,8 +194,7 @@ def report_of(
         and finding.rule not in unwanted
         and not ignored_in_file(finding, settings)
     )
-    entries = tuple(EntryRecord(e.path, e.line, e.name, e.why) for e in checked.entries)
-    return CheckReport(__version__, version, checked.files, entries, shown, checked.errors, notes=checked.notes)
+    return CheckReport(__version__, version, checked.files, checked.entries, shown, checked.errors, notes=checked.notes)
 
 
 def ignored_in_file(finding: Finding, settings: Config) -> bool:
@@ -168,16 +203,17 @@ def ignored_in_file(finding: Finding, settings: Config) -> bool:
         return False
     path = os.path.relpath(finding.place.path, settings.root)
     return any(
-        finding.rule in rules and GitIgnoreSpec.from_lines([pattern]).match_file(path)
-        for pattern, rules in settings.per_file_ignores
+        finding.rule in rules and patterns([pattern]).match_file(path) for pattern, rules in settings.per_file_ignores
     )
 
 
-def write(report: CheckReport, format: Format, output: Path | None, statistics: bool, quiet: bool) -> None:
+def write(
+    report: CheckReport, format: Format, output: Path | None, statistics: bool, quiet: bool, sources: Sources
+) -> None:
     """Write the report to the file or to stdout."""
     terminal = output is None and sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if terminal else None
-    text = render(report, format, read=read_lines, colour=terminal, width=width, statistics=statistics, quiet=quiet)
+    text = render(report, format, read=sources.lines, colour=terminal, width=width, statistics=statistics, quiet=quiet)
     if output is None:
         sys.stdout.write(text)
     else:

@@ -259,8 +259,13 @@ def read_content(path: Path, *, max_nbytes: int = MAX_NBYTES) -> bytes:
     except (OSError, ValueError) as error:
         raise SourceError(path, None, f"cannot be read: {reason(error)}") from error
     if len(content) > max_nbytes:
-        raise SourceError(path, None, f"larger than {max_nbytes / 1e6:g} MB, not checked")
+        raise too_large(path, max_nbytes)
     return content
+
+
+def too_large(path: Path, max_nbytes: int) -> SourceError:
+    """The fault of a file that no person wrote."""
+    return SourceError(path, None, f"larger than {max_nbytes / 1e6:g} MB, not checked")
 
 
 class Sources:
@@ -279,7 +284,12 @@ class Sources:
 
     def content(self, path: Path) -> bytes:
         """The bytes of a file. Raises ``SourceError``."""
-        return self.unsaved[os.path.abspath(path)] if self.holds(path) else read_content(path)
+        if not self.holds(path):
+            return read_content(path)
+        content = self.unsaved[os.path.abspath(path)]
+        if len(content) > MAX_NBYTES:
+            raise too_large(path, MAX_NBYTES)
+        return content
 
     def decode(self, path: Path) -> SourceText:
         """A file as text, without remembering it; ``source`` remembers. Raises ``SourceError``."""
