@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from capturelint.runtime.compare import argmax_flips, compare, has_nan, leaf_error, tolerance  # noqa: E402
+from capturelint.runtime.compare import argmax_flips, argmax_margin, compare, has_nan, leaf_error, tolerance  # noqa: E402
 
 NAN, INF = float("nan"), float("inf")
 
@@ -76,3 +76,12 @@ def test_flips_count_rows_that_choose_another_token():
     replayed = [[torch.tensor([[0.0, 1.0], [0.0, 1.0]])]]
     assert argmax_flips(eager, replayed) == 1
     assert argmax_flips([[torch.tensor([1])]], [[torch.tensor([1])]]) is None
+
+
+def test_the_margin_is_the_smallest_distance_of_the_two_best_logits():
+    logits = torch.tensor([[4.0, 3.0, 0.0], [1.0, 3.5, 3.0]])
+    assert argmax_margin([[logits], [logits * 2]]) == 0.125
+
+
+def test_tokens_have_no_margin():
+    assert argmax_margin([[torch.tensor([1, 2])]]) is None

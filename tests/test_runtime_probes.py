@@ -10,7 +10,6 @@ from capturelint.runtime.blame import Suspects, blame, source_lines
 from capturelint.runtime.observations import BucketResult
 from capturelint.vocabulary import Verdict
 
-
 ALONE = ("outputs overwritten", "inputs reallocated", "inputs varied", "inputs alive")
 TOGETHER = ("buckets in turns", "outputs held while others run")
 

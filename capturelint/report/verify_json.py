@@ -34,6 +34,8 @@ def render_verify_json(report: VerifyReport) -> str:
     if report.floor is not None:
         floor = report.floor
         record["floor"] = {"bytes": floor.nbytes, "bandwidth": floor.bandwidth, "ms": round(floor.ms, 4)}
+    if pools := [bucket.pool_bytes for bucket in report.buckets if bucket.pool_bytes is not None]:
+        record["pool_bytes"] = sum(pools)
     if report.launch_bound is not None:
         record["launch_bound"] = report.launch_bound
     record["notes"] = list(report.notes)
@@ -56,6 +58,7 @@ def bucket_record(bucket: BucketResult, compiled: CompiledBucket | None = None) 
         "first_step": bucket.first_step if bucket.step_errors else None,
         "step_errors": [finite(error) for error in bucket.step_errors] or None,
         "argmax_flips": bucket.argmax_flips,
+        "argmax_margin": bucket.argmax_margin,
         "graph_nodes": bucket.graph_nodes,
         "pool_bytes": bucket.pool_bytes,
         "capture_s": rounded(bucket.capture_s),
@@ -64,7 +67,9 @@ def bucket_record(bucket: BucketResult, compiled: CompiledBucket | None = None) 
         "compiled_ms": times(compiled.compiled_ms) if compiled else None,
         "compiled_captured_ms": times(compiled.compiled_captured_ms) if compiled else None,
         "host_ms": times(bucket.host_ms),
+        "eager_host_ms": times(bucket.eager_host_ms),
         "speedup": speedup(bucket),
+        "kernels": bucket.kernels,
         "busy_share": rounded(bucket.busy_share),
         "break_even_steps": break_even_steps(bucket),
         "message": bucket.message or None,

@@ -145,6 +145,10 @@ def milliseconds(times: Times | None) -> str:
     return "" if times is None else f"{times.p50:.2f}"
 
 
+BANDWIDTH_BOUND = 0.5
+"""Of a replay's time: where reading the step's bytes once takes this much, nothing but fewer bytes will help."""
+
+
 def worth(report: VerifyReport) -> list[str]:
     """What graphs are worth for this step, where it was measured."""
     measured = [bucket for bucket in report.buckets if speedup(bucket) is not None]
@@ -154,9 +158,21 @@ def worth(report: VerifyReport) -> list[str]:
     floor = (
         f"; floor {report.floor.ms:.2f} ms to read the weights once" if report.floor and report.floor.ms >= 0.01 else ""
     )
+    activity = (
+        f"; an eager step launches {best.kernels} kernels, and the GPU works {best.busy_share:.0%} of it"
+        if best.kernels is not None and best.busy_share is not None
+        else ""
+    )
     if report.launch_bound:
-        return [f"launch-bound: graphs pay, {speedup(best)}x at batch {best.size}{floor}"]
-    return [f"not launch-bound: graphs gain {speedup(best)}x at most{floor}"]
+        return [f"launch-bound: graphs pay, {speedup(best)}x at batch {best.size}{floor}{activity}"]
+    return [f"{bound_by(report, best)}: graphs gain {speedup(best)}x at most{floor}{activity}"]
+
+
+def bound_by(report: VerifyReport, bucket: BucketResult) -> str:
+    """What a step waits for that does not wait for launches."""
+    if report.floor is None or bucket.replay_ms is None:
+        return "not launch-bound"
+    return "bandwidth-bound" if report.floor.ms >= BANDWIDTH_BOUND * bucket.replay_ms.p50 else "kernel-bound"
 
 
 def last_line(report: VerifyReport) -> str:

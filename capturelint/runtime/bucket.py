@@ -15,7 +15,7 @@ import torch
 from capturelint.errors import TargetError
 from capturelint.runtime.capture import Captured, Pool, capture
 from capturelint.runtime.channel import Channel
-from capturelint.runtime.compare import argmax_flips, compare, has_nan, step_error, tolerance
+from capturelint.runtime.compare import argmax_flips, argmax_margin, compare, has_nan, step_error, tolerance
 from capturelint.runtime.eager import Run, run_eager
 from capturelint.runtime.explain import Bench, explain
 from capturelint.runtime.forks import Forks
@@ -53,7 +53,8 @@ class Session:
 class Reference:
     """The eager truth: outputs, how far two eager runs are apart, and the calls of the step to be captured.
 
-    ``outside`` are tensors that the step writes and the state does not hold: globals, mostly.
+    ``outside`` are tensors that the step writes and the state does not hold: globals, mostly. ``nbytes`` is what the
+    step reads of the memory that was there before it, each byte once.
     """
 
     run: Run
@@ -61,6 +62,7 @@ class Reference:
     tolerance: float
     calls: Sequence[Call]
     outside: tuple[torch.Tensor, ...] = ()
+    nbytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +164,7 @@ def make_reference(session: Session, bucket: int) -> Reference:
             "nothing can be compared"
         )
     allowed = plan.tolerance if plan.tolerance is not None else tolerance(run.outputs[0], noise)
-    return Reference(run, noise, allowed, recorder.calls, outside)
+    return Reference(run, noise, allowed, recorder.calls, outside, sum(recorder.reads.values()))
 
 
 def run_again(session: Session, bucket: int) -> tuple[Run, Recorder, tuple[torch.Tensor, ...]]:
@@ -219,6 +221,7 @@ def judge(session: Session, bucket: int, reference: Reference, captured: Capture
         noise=reference.noise,
         tolerance=reference.tolerance,
         argmax_flips=argmax_flips(expected, run.outputs),
+        argmax_margin=argmax_margin(expected),
         step_errors=comparison.errors,
         first_step=run.first,
     )

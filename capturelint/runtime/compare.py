@@ -104,3 +104,22 @@ def argmax_flips(expected: Sequence[Sequence[Leaf]], got: Sequence[Sequence[Leaf
             return None
         flips += int((first.argmax(-1) != second.argmax(-1)).sum())
     return flips
+
+
+def argmax_margin(outputs: Sequence[Sequence[Leaf]]) -> float | None:
+    """The smallest distance between the two best logits of a row, relative to the step's largest value.
+
+    ``None`` where the first output is no logits. A token may change where an error is half as large.
+    """
+    margins: list[float] = []
+    for step in outputs:
+        logits = step[0] if step else None
+        if not isinstance(logits, torch.Tensor) or not logits.dtype.is_floating_point or logits.dim() < 2:
+            return None
+        if logits.shape[-1] < 2 or not logits.numel():
+            return None
+        best = logits.double().topk(2, dim=-1).values
+        finite = logits[logits.isfinite()].abs()
+        scale = float(finite.max()) if len(finite) else 1.0
+        margins.append(float((best[..., 0] - best[..., 1]).min()) / max(scale, torch.finfo(logits.dtype).tiny))
+    return min(margins, default=None)

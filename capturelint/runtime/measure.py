@@ -6,6 +6,7 @@ which a step advances never leaves its cache. Device times come from CUDA events
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import time
 from collections.abc import Callable, Sequence
@@ -17,8 +18,8 @@ import torch
 from capturelint.runtime.bucket import Session
 from capturelint.runtime.capture import Captured, copy_inputs
 from capturelint.runtime.eager import make_inputs
-from capturelint.runtime.homes import homes
 from capturelint.runtime.observations import BucketResult, Floor, Times
+from capturelint.runtime.profile import eager_activity
 
 MIN_SAMPLES = 100
 MAX_SECONDS = 2.0
@@ -29,7 +30,7 @@ COPY_ROUNDS = 10
 def measured(session: Session, result: BucketResult, captured: Captured, pool_before: int = 0) -> BucketResult:
     """A result with times and sizes; ``pool_before`` is what earlier buckets took of the shared pool."""
     replays, hosts = time_replay(session, result.size, captured)
-    eager = time_eager(session, result.size)
+    eager, eager_hosts = time_eager(session, result.size)
     return replace(
         result,
         graph_nodes=num_nodes(captured.graph),
@@ -38,8 +39,16 @@ def measured(session: Session, result: BucketResult, captured: Captured, pool_be
         eager_ms=quantiles(eager),
         replay_ms=quantiles(replays),
         host_ms=quantiles(hosts),
-        busy_share=busy_share(quantiles(eager), quantiles(replays)),
+        eager_host_ms=quantiles(eager_hosts),
     )
+
+
+def profiled(session: Session, result: BucketResult) -> BucketResult:
+    """A measured result with what the profiler saw of its eager step."""
+    activity = eager_activity(session, result.size)
+    if activity is None or result.eager_ms is None:
+        return result
+    return replace(result, kernels=activity.kernels, busy_share=min(1.0, activity.busy_ms / result.eager_ms.p50))
 
 
 def time_replay(session: Session, bucket: int, captured: Captured) -> tuple[list[float], list[float]]:
@@ -59,20 +68,26 @@ def time_replay(session: Session, bucket: int, captured: Captured) -> tuple[list
     return device, host
 
 
-def time_eager(session: Session, bucket: int) -> list[float]:
-    """Device milliseconds of an eager step, the launches that it waits for included; warm-up steps left out."""
+def time_eager(session: Session, bucket: int) -> tuple[list[float], list[float]]:
+    """Device and host milliseconds of an eager step; warm-up steps left out.
+
+    The device's include the launches that it waits for, the host's end with the last launch.
+    """
     device: list[float] = []
+    host: list[float] = []
     started = time.perf_counter()
     while len(device) < MIN_SAMPLES and time.perf_counter() - started < MAX_SECONDS:
         state = session.fresh(bucket)
         for step in range(session.plan.steps):
             inputs = make_inputs(session.target, bucket, step)
             torch.cuda.synchronize()
+            hosts: list[float] = []
             with torch.no_grad():
-                took = timed(partial(session.target.step, state, **inputs), [], 0.0)
+                took = timed(partial(session.target.step, state, **inputs), hosts, time.perf_counter())
             if step >= session.plan.warm_up:
                 device.append(took)
-    return device
+                host += hosts
+    return device, host
 
 
 def timed(run: Callable[[], object], host: list[float], before: float) -> float:
@@ -99,11 +114,6 @@ def quantiles(samples: Sequence[float]) -> Times | None:
     return Times(ordered[len(ordered) // 2], ordered[min(len(ordered) - 1, round(0.99 * (len(ordered) - 1)))])
 
 
-def busy_share(eager: Times | None, replay: Times | None) -> float | None:
-    """The part of an eager step in which the GPU works: a replay does the same work without waiting for launches."""
-    return None if eager is None or replay is None else min(1.0, replay.p50 / eager.p50)
-
-
 def num_nodes(graph: torch.cuda.CUDAGraph) -> int | None:
     """Nodes of a graph that torch kept (2.8 and later), asked of the driver."""
     try:
@@ -122,19 +132,18 @@ def pool_nbytes(graph: torch.cuda.CUDAGraph) -> int:
     return sum(int(segment["total_size"]) for segment in segments if tuple(segment.get("segment_pool_id", ())) == pool)
 
 
-def floor_of(state: object) -> Floor | None:
-    """The weights of a state, read once at the bandwidth that a copy reaches here."""
-    sizes = {
-        home.tensor.data_ptr(): home.tensor.numel() * home.tensor.element_size()
-        for home in homes(state)
-        if isinstance(home.tensor, torch.nn.Parameter) and home.tensor.is_cuda
-    }
-    return Floor(sum(sizes.values()), copy_bandwidth()) if sizes else None
+def floor_of(nbytes: int) -> Floor | None:
+    """The time to read ``nbytes`` at the bandwidth that a copy reaches here; ``None`` where no copy has room."""
+    bandwidth = copy_bandwidth() if nbytes else None
+    return None if bandwidth is None else Floor(nbytes, bandwidth)
 
 
-def copy_bandwidth() -> float:
-    """Bytes a second that a large device copy reads and writes."""
-    source = torch.empty(COPY_NBYTES // 4, dtype=torch.int32, device="cuda")
-    target = torch.empty_like(source)
-    took = [timed(lambda: target.copy_(source), [], 0.0) for _ in range(COPY_ROUNDS)]
-    return 2 * COPY_NBYTES / (min(took) / 1000)
+def copy_bandwidth() -> float | None:
+    """Bytes a second that a large device copy reads and writes; a smaller one where ``--memory-limit`` asks for it."""
+    for nbytes in (COPY_NBYTES, COPY_NBYTES // 4, COPY_NBYTES // 16):
+        with contextlib.suppress(torch.OutOfMemoryError):
+            source = torch.empty(nbytes // 4, dtype=torch.int32, device="cuda")
+            target = torch.empty_like(source)
+            took = [timed(partial(target.copy_, source), [], 0.0) for _ in range(COPY_ROUNDS)]
+            return 2 * nbytes / (min(took) / 1000)
+    return None

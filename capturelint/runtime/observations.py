@@ -56,7 +56,9 @@ class BucketResult:
 
     ``max_error``, ``noise`` and ``tolerance`` are relative to the largest value of the eager output. ``fault`` means
     that the target failed without any capture, so the bucket says nothing about graphs. ``step_errors`` are those of
-    the replayed steps, of which the first is step ``first_step``.
+    the replayed steps, of which the first is step ``first_step``. ``argmax_margin`` is the smallest distance of the two
+    best logits of a row, relative to the largest value too. ``kernels`` are those of one eager step, and ``busy_share``
+    is the part of it in which the GPU works, by the profiler.
     """
 
     size: int
@@ -76,7 +78,10 @@ class BucketResult:
     eager_ms: Times | None = None
     replay_ms: Times | None = None
     host_ms: Times | None = None
+    eager_host_ms: Times | None = None
     busy_share: float | None = None
+    kernels: int | None = None
+    argmax_margin: float | None = None
     step_errors: tuple[float, ...] = ()
     first_step: int = 0
 
@@ -93,7 +98,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """The time below which no step can go: every byte of the weights read once at the measured bandwidth."""
+    """The time below which no step can go: every byte that it reads, read once at the measured bandwidth."""
 
     nbytes: int
     bandwidth: float

@@ -139,7 +139,7 @@ def decode(line: bytes) -> Message | None:
 def decode_bucket(record: dict[str, object]) -> BucketResult:
     """A bucket's result from its JSON record."""
     fields = {**record, "verdict": Verdict(record["verdict"])}
-    for name in ("eager_ms", "replay_ms", "host_ms"):
+    for name in ("eager_ms", "replay_ms", "host_ms", "eager_host_ms"):
         times = record[name]
         fields[name] = Times(**times) if isinstance(times, dict) else None
     observations = record["observations"]

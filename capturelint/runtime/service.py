@@ -6,7 +6,7 @@ Errors that the target raises without any capture are its own fault and are sent
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from capturelint.runtime import states
 from capturelint.runtime.bucket import Judged, Session, verify_bucket
 from capturelint.runtime.capture import Captured, Pool
 from capturelint.runtime.channel import Channel
-from capturelint.runtime.observations import BucketResult, Floor, Machine
+from capturelint.runtime.observations import BucketResult, Machine
 from capturelint.runtime.probes import Kept, interleaved, probed
 from capturelint.runtime.project import Project, project_roots
 from capturelint.runtime.protocol import Done, Fault, Plan, Stage
@@ -83,10 +83,25 @@ def verify_buckets(session: Session, machine: Machine) -> None:
         session.channel.send(result)
         if result.verdict is Verdict.OK:
             kept.append(Kept(result, judged.captured, judged.reference))
-    for result in interleaved(session, kept) if len(kept) > 1 else ():
+    changed = {result.size: result for result in (interleaved(session, kept) if len(kept) > 1 else ())}
+    for result in changed.values():
         session.channel.send(result)
     session.channel.enter(Stage.MEASURE)
-    session.channel.send(Done(floor(captures) if machine.device == "cuda" else None))
+    if machine.device != "cuda" or not kept:
+        session.channel.send(Done())
+        return
+    finish(session, [changed.get(each.size, each.result) for each in kept], min(each.reference.nbytes for each in kept))
+
+
+def finish(session: Session, results: Sequence[BucketResult], nbytes: int) -> None:
+    """What is measured last, as it may disturb what comes after: the floor, and the profiler's view of eager steps."""
+    from capturelint.runtime.measure import floor_of, profiled
+
+    floor = floor_of(nbytes)
+    session.channel.send(Done(floor))
+    for result in results:
+        session.channel.enter(Stage.MEASURE, result.size)
+        session.channel.send(profiled(session, result))
 
 
 def verify_or_rebuild(session: Session, bucket: int, pool: Pool) -> tuple[Session, Judged]:
@@ -113,13 +128,6 @@ def send_measured(
     complete = measured(session, result, captured, pool_nbytes)
     session.channel.send(complete)
     return complete, pool_nbytes + (complete.pool_bytes or 0)
-
-
-def floor(kept: list[Captured]) -> Floor | None:
-    """The time to read the weights once; ``None`` where no bucket was captured or the state has no parameters."""
-    from capturelint.runtime.measure import floor_of
-
-    return floor_of(kept[0].state) if kept else None
 
 
 @contextmanager

@@ -19,6 +19,9 @@ from capturelint.runtime.observations import Spot
 from capturelint.runtime.project import Project
 
 MAX_HOST_BYTES = 1 << 16
+GATHERS = {"embedding", "index_select", "index", "gather"}
+OVERWRITES = {"copy_", "index_copy_", "index_put_", "scatter_", "fill_", "zero_", "_index_put_impl_"}
+"""Calls that write their first tensor without reading it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.calls: list[Call] = []
         self.written: dict[int, torch.Tensor] = {}
         self.made: set[int] = set()
+        self.reads: dict[int, int] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -87,8 +91,39 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise
         outputs, _ = describe((result,), {})
         self.made |= {key_of(tensor) for tensor in each_tensor(result)} - given - self.written.keys()
-        self.calls.append(Call(str(func), tensors, scalars, spots, stream, outputs))
+        call = Call(str(func), tensors, scalars, spots, stream, outputs)
+        self.calls.append(call)
+        if not is_view(func):
+            self.note_reads(call, args, kwargs, result)
         return result
+
+    def note_reads(self, call: Call, args: tuple[object, ...], kwargs: Mapping[str, object], result: object) -> None:
+        """Bytes that a call reads of memory from before the step, by address; a gather reads what it returns."""
+        given = list(each_tensor((args, kwargs)))
+        if call.short in OVERWRITES:
+            given = given[1:]
+        for tensor in given:
+            if tensor.is_cuda and key_of(tensor) not in self.made:
+                nbytes = num_bytes(tensor)
+                if call.short in GATHERS and tensor is given[0]:
+                    nbytes = min(nbytes, sum(num_bytes(each) for each in each_tensor(result)))
+                address = tensor.data_ptr()
+                self.reads[address] = max(self.reads.get(address, 0), nbytes)
+
+
+def num_bytes(tensor: torch.Tensor) -> int:
+    """The memory that a tensor spans; an expanded one has less than it has elements."""
+    if tensor.layout is not torch.strided:
+        return 0
+    return min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes())
+
+
+def is_view(func: Callable[..., object]) -> bool:
+    """Whether a call returns its argument's memory and reads none of it."""
+    schema = getattr(func, "_schema", None)
+    return schema is not None and any(
+        each.alias_info is not None and not each.alias_info.is_write for each in schema.returns
+    )
 
 
 def written_by(

@@ -1,0 +1,56 @@
+"""What the profiler's record of eager steps is made into, and the bytes that a step reads."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from capturelint import emulator  # noqa: E402
+from capturelint.runtime.profile import Activity, Work, activity_of  # noqa: E402
+from capturelint.runtime.project import Project  # noqa: E402
+from capturelint.runtime.trace import Recorder  # noqa: E402
+
+MS = 1_000_000
+
+
+def test_kernels_are_counted_a_step_and_copies_are_none():
+    work = [Work("gemm", 0, MS), Work("Memcpy HtoD", MS, MS), Work("gemm", 4 * MS, MS)]
+    assert activity_of(work, 2) == Activity(kernels=1, busy_ms=1.5)
+
+
+def test_kernels_that_overlap_keep_the_gpu_busy_once():
+    work = [Work("a", 0, 4 * MS), Work("b", MS, MS), Work("c", 3 * MS, 3 * MS)]
+    assert activity_of(work, 1) == Activity(kernels=3, busy_ms=6.0)
+
+
+def test_without_a_kernel_nothing_was_measured():
+    assert activity_of([], 3) is None
+    assert activity_of([Work("Memset", 0, 5)], 3) is None
+
+
+def nbytes_read(step):
+    """Bytes that ``step`` reads of memory from before it."""
+    recorder = Recorder(Project(()))
+    with torch.no_grad(), recorder:
+        step()
+    return sum(recorder.reads.values())
+
+
+@pytest.fixture
+def device():
+    with emulator.cuda():
+        yield "cuda"
+
+
+def test_a_weight_is_read_once_however_often_it_is_used(device):
+    weight, x = torch.ones(8, 8, device=device), torch.ones(2, 8, device=device)
+    assert nbytes_read(lambda: x @ weight @ weight) == (8 * 8 + 2 * 8) * 4
+
+
+def test_a_table_is_read_where_it_is_gathered_from(device):
+    table, ids = torch.ones(1000, 4, device=device), torch.tensor([1, 2], device=device)
+    assert nbytes_read(lambda: torch.nn.functional.embedding(ids, table)) == 2 * 4 * 4 + 2 * 8
+
+
+def test_what_the_step_makes_or_overwrites_is_not_read(device):
+    cache, row = torch.zeros(16, 4, device=device), torch.ones(4, device=device)
+    assert nbytes_read(lambda: cache[3].copy_(row * 2)) == 4 * 4
