@@ -83,10 +83,11 @@ class Analyser:
         bind: Mapping[str, str],
         entry: Sequence[str],
         max_file_s: float,
+        watches: bool = False,
     ) -> None:
         self.index = index
         self.sources = sources
-        self.stage = Stage(index, load_operations(), bind)
+        self.stage = Stage(index, load_operations(), bind, watches)
         self.max_file_s = max_file_s
         self.digests: dict[Path, str] = {}
         self.spans: dict[Path, Spans] = {}
@@ -114,10 +115,9 @@ class Analyser:
 
     def analyse(self, path: Path) -> Analysed:
         """All of one file; faults of the file are in the answer."""
-        sys.setrecursionlimit(max(sys.getrecursionlimit(), RECURSION_LIMIT))
         self.index.lookups = {}
         try:
-            with time_limit(self.max_file_s):
+            with deep_calls(), time_limit(self.max_file_s):
                 found = self.analyse_entries(path)
         except OutOfTimeError:
             found = self.given_up(path, f"takes longer than {self.max_file_s:g} s of processor time")
@@ -233,6 +233,17 @@ def named_entry(spec: str, index: Index) -> Entry:
     if function is None:
         raise UsageError(f"--entry {spec}: no function or method '{name}' in {module.path}")
     return Entry(module.path, function.node.lineno, name, "named by --entry", EntryKind.FUNCTION, module, function)
+
+
+@contextmanager
+def deep_calls() -> Iterator[None]:
+    """Allow calls as deep as an analysis needs, and no deeper than before afterwards."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, RECURSION_LIMIT))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
 
 
 @contextmanager
