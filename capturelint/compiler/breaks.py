@@ -41,11 +41,9 @@ def graph_breaks(ear: Ear, findings: Sequence[LogFinding], num_before: int) -> t
     """Every break once. ``num_before`` is the number of ``graph_break_reasons`` before the step was compiled."""
     told = [*breaks_logged(ear, findings), *breaks_listed(num_before)]
     located = once(event for event in told if event.line is not None)
-    reasons = {event.reason for event in located}
-    if located:
-        return located
-    unlocated = (event for event in chain(told, breaks_counted(ear)) if event.reason not in reasons)
-    return once(unlocated)
+    known = {UNTOLD, *(event.reason for event in located)} if located else set()
+    unlocated = (event for event in chain(told, breaks_counted(ear)) if event.line is None)
+    return once([*located, *(event for event in unlocated if event.reason not in known)])
 
 
 def breaks_logged(ear: Ear, findings: Sequence[LogFinding]) -> Iterator[CompileEvent]:

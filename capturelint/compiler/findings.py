@@ -72,6 +72,7 @@ CONFIRMS: Mapping[CompileKind, frozenset[str]] = {
     ),
     CompileKind.RECOMPILE: frozenset(
         {"baked-scalar", "cache-growth", "lazy-init", "state-rebind", "bucket-gap", "tensor-branch"}
+        | {"varying-stride"}
         | {"host-sync", "host-side-effect", "host-random"}
     ),
     CompileKind.RERECORD: frozenset({"state-rebind", "input-rebind", "cache-growth", "lazy-init", "mutated-input"}),
