@@ -14,6 +14,7 @@ from capturelint.config import declared_torch, load_config
 from capturelint.report import EntryRecord
 from capturelint.static.check import Checked, Options, check
 from capturelint.static.events import Event
+from capturelint.static.facts import CallFact
 from capturelint.static.index import FunctionDef
 from capturelint.static.roots import Outcome
 
@@ -37,7 +38,7 @@ def facts(
     follow: list[str] = typer.Option([], "--follow", metavar="PACKAGE", help="Also analyse this package's sources."),
     format: FactsFormat = typer.Option(FactsFormat.TEXT, "--format", help="How to write the facts."),
 ) -> None:
-    """Show entries, the functions they reach, homes, events of every confidence, and operations not in the catalogue.
+    """Show what the analyser sees: entries, functions, homes, values at each call, events, operations it does not know.
 
     Example: capturelint facts model.py
     """
@@ -50,6 +51,7 @@ def facts(
         exclude=settings.exclude,
         include=settings.include,
         root=settings.root,
+        watches=True,
     )
     checked = check(paths, options)
     record = [entry_facts(entry, outcome) for entry, outcome in zip(checked.entries, checked.outcomes, strict=True)]
@@ -72,8 +74,21 @@ def entry_facts(entry: EntryRecord, outcome: Outcome) -> dict[str, object]:
         "arguments": dict(outcome.arguments),
         "reached": [place_of(function) for function in outcome.reached],
         "homes": [{"owner": slot.owner, "name": slot.name, "value": slot.value} for slot in outcome.slots],
+        "calls": [call_facts(call) for call in sorted(outcome.calls, key=lambda c: (c.place, c.callee))],
         "events": [event_facts(event) for event in sorted(outcome.events, key=lambda e: e.site.place)],
         "complete": not outcome.exhausted,
+    }
+
+
+def call_facts(call: CallFact) -> dict[str, object]:
+    """One call in recorded code, with its values."""
+    return {
+        "path": shown(call.place.path),
+        "line": call.place.line,
+        "code": call.code,
+        "callee": call.callee,
+        "arguments": list(call.arguments),
+        "result": call.result,
     }
 
 
@@ -108,6 +123,7 @@ def text_lines(record: list[dict[str, object]], checked: Checked) -> list[str]:
         lines += section("arguments", [f"{name}: {value}" for name, value in items(entry["arguments"])])
         lines += section("reached", [str(name) for name in rows(entry["reached"])])
         lines += section("homes", [f"{h['owner']}.{h['name']}: {h['value']}" for h in records(entry["homes"])])
+        lines += section("calls", [call_line(call) for call in records(entry["calls"])])
         lines += section(
             "events",
             [
@@ -117,8 +133,20 @@ def text_lines(record: list[dict[str, object]], checked: Checked) -> list[str]:
         )
     lines += section("operations that the catalogue does not list", sorted(checked.unlisted), indent="")
     num_events = sum(len(records(entry["events"])) for entry in record)
-    lines.append(f"{len(record)} entries, {num_events} events in {checked.files} files")
+    totals = counted(len(record), "entry", "entries"), counted(num_events, "event"), counted(checked.files, "file")
+    lines.append("{}, {} in {}".format(*totals))
     return lines
+
+
+def call_line(call: dict[str, object]) -> str:
+    """``model.py:41 `f(x)` Attention.forward(device tensor, rank 2, ...) -> ...``."""
+    arguments = "; ".join(map(str, rows(call["arguments"])))
+    return f"{call['path']}:{call['line']} `{call['code']}` {call['callee']}({arguments}) -> {call['result']}"
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """``1 entry``, ``2 entries``."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
 def section(title: str, lines: list[str], indent: str = "  ") -> list[str]:

@@ -55,6 +55,8 @@ class Options:
     store: Store | None = None
     sources: Sources = field(default_factory=Sources)
     max_file_s: float = MAX_FILE_S
+    watches: bool = False
+    """Whether the values at every call are noted, for ``Outcome.calls``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +203,7 @@ def new_analyser(index: Index, options: Options) -> Analyser:
     """The analyser, imported where there is something to analyse. Raises ``UsageError`` for a missing entry."""
     from capturelint.static.analyse import Analyser
 
-    return Analyser(index, options.sources, options.bind, options.entry, options.max_file_s)
+    return Analyser(index, options.sources, options.bind, options.entry, options.max_file_s, options.watches)
 
 
 def analyse_missing(

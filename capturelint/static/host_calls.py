@@ -93,7 +93,10 @@ def call_external(
         return vm.heap.new(Object(Sort.INSTANCE, "random.Random"))
     if path.startswith(("math.", "numpy.", "operator.index", "cmath.")):
         return host_function(vm, path, args, kwargs, node)
-    torch_calls.use(vm, torch_calls.tensors_in(torch_calls.flatten(vm, [*args, *kwargs.values()])))
+    tensors = torch_calls.tensors_in(torch_calls.flatten(vm, [*args, *kwargs.values()]))
+    torch_calls.use(vm, tensors)
+    if vm.recording and any(tensor.on_device for tensor in tensors):
+        vm.unlisted.add(path)
     return UNKNOWN
 
 

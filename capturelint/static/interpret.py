@@ -20,6 +20,7 @@ from capturelint.place import Frame
 from capturelint.static import attributes, calls, classes, indexing, managers, registries, results, torch_calls
 from capturelint.static.driver import Driver
 from capturelint.static.events import Event, Site
+from capturelint.static.facts import Watch
 from capturelint.static.homes import Heap, Object, Sort, Step
 from capturelint.static.index import ClassDef, FunctionDef, Import, Index, Module
 from capturelint.static.state import Call, State, Stream
@@ -129,6 +130,7 @@ class Interpreter:
         self.stream_stack: list[Value] = []
         self.autocast: Site | None = None
         self.driver: Driver | None = None
+        self.watch: Watch | None = None
 
     # ---------------------------------------------------------------- places and events
 
@@ -1152,7 +1154,10 @@ class Interpreter:
                 exact, rest = attributes.keywords(self, value)
                 kwargs.update(exact)
                 extra = extra or rest
-        return self.call(function, args, kwargs, node, extra=extra, scope=scope)
+        value = self.call(function, args, kwargs, node, extra=extra, scope=scope)
+        if self.watch is not None and self.recording:
+            self.watch.note(self, node, function, args, kwargs, value)
+        return value
 
     def call(
         self,

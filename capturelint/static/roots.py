@@ -14,6 +14,7 @@ from capturelint.catalog import Operations
 from capturelint.static import classes
 from capturelint.static.driver import Driver, Facts, finish_step
 from capturelint.static.events import Event
+from capturelint.static.facts import CallFact, SlotFact, Watch, describe, slot_facts
 from capturelint.static.homes import Sort, Step
 from capturelint.static.index import ClassDef, FunctionDef, Index, Module
 from capturelint.static.interpret import FUEL, GUESSED_FUEL, Interpreter
@@ -80,53 +81,14 @@ class Outcome:
     exhausted: bool = False
     reached: list[FunctionDef] = field(default_factory=list)
     slots: list[SlotFact] = field(default_factory=list)
+    calls: list[CallFact] = field(default_factory=list)
     arguments: list[tuple[str, str]] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class SlotFact:
-    """What a slot of an object holds when a step begins: ``Decoder.cache`` and a short description."""
-
-    owner: str
-    name: str
-    value: str
 
 
 def outcome_of(vm: Interpreter) -> Outcome:
     """What a machine knows after a run."""
-    return Outcome(vm.found(), vm.unlisted, vm.fuel <= 0, list(vm.reached), slot_facts(vm))
-
-
-def slot_facts(vm: Interpreter) -> list[SlotFact]:
-    """The tensors and the changing numbers that live in attributes."""
-    facts: dict[SlotFact, None] = {}
-    for oid, found in vm.heap.objects.items():
-        owner = found.cls.name if isinstance(found.cls, ClassDef) else str(found.cls or found.sort.value)
-        for key, value in found.slots.items():
-            home = Home(oid, key)
-            if isinstance(value, Tensor) or home in vm.heap.per_step:
-                facts[SlotFact(owner, str(key), describe(value, home in vm.heap.per_step))] = None
-    return list(facts)
-
-
-def describe(value: Value, changes: bool = False) -> str:
-    """A value in a few words."""
-    match value:
-        case Tensor():
-            rank = "rank unknown" if value.rank is None else f"rank {value.rank}"
-            return f"{value.memory.value} tensor, {rank}, {value.kind.value}, {value.sure.word}"
-        case Number() | Const() if changes:
-            return "host number, changes at every step"
-        case Number():
-            return f"host number, {value.varies.name.lower().replace('_', ' ')}"
-        case Const():
-            return f"constant {value.value!r}"
-        case Ref():
-            return "object"
-        case Union():
-            return " or ".join(sorted({describe(option) for option in value.options}))
-        case _:
-            return type(value).__name__.lower()
+    calls = list(vm.watch.calls.values()) if vm.watch is not None else []
+    return Outcome(vm.found(), vm.unlisted, vm.fuel <= 0, list(vm.reached), slot_facts(vm), calls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +98,8 @@ class Stage:
     index: Index
     catalog: Operations
     bind: Mapping[str, str] = field(default_factory=dict)
+    watches: bool = False
+    """Whether the values at every call are noted."""
 
 
 def run_entry(stage: Stage, entry: Entry) -> Outcome:
@@ -156,6 +120,7 @@ def machine(stage: Stage, entry: Entry) -> Interpreter:
     vm.stack.append(Call("<entry>", entry.module, None, None))
     vm.cap = Confidence.LIKELY if entry.capped else Confidence.CERTAIN
     vm.compiled = entry.compiled
+    vm.watch = Watch() if stage.watches else None
     vm.fuel = GUESSED_FUEL if entry.capped else FUEL
     if any(m is not None and sets_default_device(m) for m in [entry.module]):
         vm.default_memory = Memory.EITHER
@@ -204,7 +169,7 @@ def run_steps(stage: Stage, entry: Entry, prepare: object) -> Outcome:
             if vm.heap.per_step == known and run >= 1 and not changed_kind(vm, before):
                 break
     outcome = outcome_of(vm)
-    outcome.arguments = [(name, describe(value)) for name, value in prepared.kwargs.items()]
+    outcome.arguments = [(name, describe(value, vm)) for name, value in prepared.kwargs.items()]
     return outcome
 
 

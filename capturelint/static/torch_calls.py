@@ -215,7 +215,7 @@ def apply_effect(
     """Emit what the catalogue says this call does to a capture."""
     operation = find_operation(vm, name)
     if operation is None:
-        if not any(sorts_of(vm, name)):
+        if not any(sorts_of(vm, name)) and not all(t.array for t in tensors_in(args)):
             vm.unlisted.add(name)
         return
     tensors = [t for t in tensors_in(flatten(vm, [*args, *kwargs.values()])) if t.memory is Memory.DEVICE]
