@@ -187,6 +187,37 @@ def test_a_command_leaves_stdout_to_a_machine_readable_report(tmp_path):
     assert result.stderr == b"hello\n"
 
 
+LASTING = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(3))
+print("skipping cudagraphs due to bisector", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_command_is_shown_as_it_prints_and_ended_with_the_job(tmp_path):
+    command = [sys.executable, "-m", "capturelint", "logs", "--format", "concise", "--", sys.executable, "-c", LASTING]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stderr.readline() == b"skipping cudagraphs due to bisector\n"  # while the command still runs
+        process.terminate()
+        stdout, _ = process.communicate()
+
+    assert process.returncode == 3
+    assert stdout.startswith(b"output:1: skip [ind-skip-bisector] bisector\n")
+
+
+def test_a_terminal_shows_a_progress_bar(log, tmp_path):
+    pty = pytest.importorskip("pty", reason="a terminal is made by the operating system")
+    terminal, its_end = pty.openpty()
+    command = [sys.executable, "-m", "capturelint", "logs", "ci.log"]
+    subprocess.run(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=its_end, check=False)
+    shown = os.read(terminal, 65536)
+    os.close(its_end)
+    os.close(terminal)
+
+    assert b"reading" in shown
+
+
 def test_a_command_that_does_not_exist_is_a_usage_error(tmp_path):
     result = run_apart("--", "no-such-command-here", cwd=tmp_path)
 

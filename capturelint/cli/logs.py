@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -187,14 +188,25 @@ def run(command: list[str], log: BinaryIO, *, to_stderr: bool) -> int:
     ]
     for thread in threads:
         thread.start()
-    try:
-        code = process.wait()
-    except KeyboardInterrupt:
-        # The terminal sent the interrupt to the command too; its last words are still judged.
-        code = process.wait()
+    with ended_with(process):
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:
+            # The terminal sent the interrupt to the command too; its last words are still judged.
+            code = process.wait()
     for thread in threads:
         thread.join()
     return 128 - code if code < 0 else code  # as the shell reports a signal
+
+
+@contextmanager
+def ended_with(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Hand a SIGTERM on to the command, as a CI system ends a job; its last words are still judged."""
+    previous = signal.signal(signal.SIGTERM, lambda number, frame: process.terminate())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def forward(source: IO[bytes], shown: BinaryIO, log: BinaryIO, lock: threading.Lock) -> None:
