@@ -16,9 +16,9 @@ def browser_path() -> str | None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Give the session a cache directory of its own, which also the processes that tests start will use."""
-    directory = tempfile.TemporaryDirectory(prefix="capturelint-tests-")
-    config.add_cleanup(directory.cleanup)
-    os.environ["CAPTURELINT_CACHE_DIR"] = directory.name
+    directory = tempfile.mkdtemp(prefix="capturelint-tests-")
+    config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))
+    os.environ["CAPTURELINT_CACHE_DIR"] = directory
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
