@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 pytest.importorskip("torch", reason="verify runs the step")
@@ -38,6 +39,7 @@ from capturelint.runtime.observations import BucketResult, Floor, Machine, Times
 from capturelint.runtime.verify import VerifyReport
 from capturelint.vocabulary import Confidence, Outcome, Verdict
 
+SCHEMA = json.loads((Path(__file__).parents[1] / "docs" / "schemas" / "verify.json").read_text(encoding="utf-8"))
 TARGETS = data_directory("fixtures") / "compile"
 REPORT = CompileReport(
     "NVIDIA H200",
@@ -85,6 +87,7 @@ def test_a_step_that_captures_and_does_not_compile_whole_is_unsafe():
     report = json.loads(result.stdout)
 
     assert result.returncode == 1, result.stderr
+    jsonschema.validate(report, SCHEMA)
     assert [bucket["verdict"] for bucket in report["buckets"]] == ["ok"]
     assert report["verdict"] == "unsafe"
     assert [(event["line"], event["path"]) for event in report["compile"]["graph_breaks"]] == [
@@ -193,6 +196,7 @@ def test_eager_captured_compiled_and_both_stand_in_one_table_above_the_floor():
         compiled=replace(REPORT, buckets=(both,)),
     )
     text = render_verify_text(report, lambda path, cell: [])
+    jsonschema.validate(json.loads(render_verify_json(report)), SCHEMA)
     record = json.loads(render_verify_json(report))["buckets"]
 
     assert (
