@@ -76,8 +76,10 @@ def test_a_host_scalar_tensor_is_frozen_by_value():
 
 
 def test_an_attribute_bound_in_the_capture_is_the_graphs_memory():
+    start = torch.zeros(1, device="cuda")
+
     class State:
-        h = torch.zeros(1, device="cuda")
+        h = start
 
     def step():
         State.h = State.h + 1

@@ -43,6 +43,17 @@ def test_tensors_of_a_closed_context_are_ordinary():
     assert (x.device.type, (x + torch.ones(2)).tolist()) == ("cpu", [2.0, 2.0])
 
 
+def test_freed_memory_can_be_left_as_it_is():
+    with cuda(poison_freed=False), torch.no_grad():
+        inputs = [torch.ones(2, device="cuda")]
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = inputs[0] * 2
+        inputs.clear()
+        graph.replay()
+        assert out.tolist() == [2.0, 2.0]
+
+
 def test_the_compiler_is_not_imported():
     import subprocess
 

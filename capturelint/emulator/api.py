@@ -117,7 +117,7 @@ class CudaPatches:
             "default_stream": lambda device=None: streams.default,
             "set_stream": self.set_stream,
             "synchronize": self.synchronize,
-            "graph_pool_handle": lambda: (0, next(machine.pools)),
+            "graph_pool_handle": lambda: (0, next(machine.handles)),
             "is_current_stream_capturing": lambda: machine.is_capturing,
             "nvtx": SimpleNamespace(
                 range_push=lambda message: 0,

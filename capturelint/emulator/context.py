@@ -18,11 +18,12 @@ from capturelint.emulator.tensors import TensorPatches
 
 
 @contextmanager
-def cuda(*, poison_freed: bool = False) -> Iterator[Machine]:
+def cuda(*, poison_freed: bool = True) -> Iterator[Machine]:
     """Run the body with an emulated CUDA device.
 
-    Inside, ``"cuda"`` is a device, and ``torch.cuda`` answers for it. ``poison_freed`` fills memory that a graph points
-    at and the program has freed with NaN at the next replay. Raises RuntimeError if a device is open already.
+    Inside, ``"cuda"`` is a device, and ``torch.cuda`` answers for it. Memory that a graph points at and the program has
+    freed is overwritten with NaN before the next replay; without ``poison_freed`` it keeps its values until another
+    tensor gets it, as on a GPU that nobody else uses. Raises RuntimeError if a device is open already.
     """
     if hasattr(torch.UntypedStorage, "_capturelint_memory"):
         raise RuntimeError("an emulated device is already open in this process")

@@ -45,8 +45,8 @@ class EmulatedGraph:
             )
         if machine.recording is not None:
             raise RuntimeError("CUDA error: another stream is capturing")
-        self.handle = pool if pool is not None else (0, next(machine.pools))
-        machine.recording = Recording(machine, self.handle, stream, self.registered)
+        self.handle = (pool[0], pool[1]) if pool is not None else (0, next(machine.handles))
+        machine.recording = Recording(machine, machine.pool(self.handle), stream, self.registered)
 
     def capture_end(self) -> None:
         """Stop recording. Raises ``CaptureRefused`` if anything was refused or a stream was not joined."""
@@ -63,6 +63,7 @@ class EmulatedGraph:
             raise
         finally:
             self.machine.recording = None
+            recording.pool.settle()
         recording.undo()
         self.recording = recording
 
@@ -75,7 +76,8 @@ class EmulatedGraph:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
         if self.machine.is_capturing:
             raise RuntimeError("the emulated device cannot capture the replay of a graph")
-        self.machine.ledger.refresh()
+        ledger = self.machine.ledger
+        ledger.refresh(ledger.entries.values())
         self.recording.replay()
 
     def reset(self) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import threading
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from capturelint.emulator.generators import Generators
 from capturelint.emulator.ledger import Ledger
 from capturelint.emulator.operations import Operations
+from capturelint.emulator.pool import Pool
 from capturelint.emulator.refusal import KINDS, OFFSET_OUTSIDE, PREVIOUS, CaptureRefused
 from capturelint.emulator.streams import EmulatedStream, Streams
 from capturelint.vocabulary import Effect, ObservationKind
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 class Machine:
     """Everything that ``with cuda():`` creates and forgets again. ``unfit`` is the operation refused in a capture."""
 
-    def __init__(self, poison_freed: bool = False) -> None:
+    def __init__(self, poison_freed: bool = True) -> None:
         self.recording: Recording | None = None
         self.unfit: str | None = None
         self.operations = Operations()
@@ -28,7 +30,8 @@ class Machine:
         self.entered: list[EmulatedStream] = []
         self.generators = Generators(self)
         self.ledger = Ledger(poison_freed)
-        self.pools = itertools.count(1)
+        self.handles = itertools.count(1)
+        self.pools: WeakValueDictionary[tuple[int, int], Pool] = WeakValueDictionary()
         self.threads = threading.local()
 
     @property
@@ -39,6 +42,10 @@ class Machine:
     @downloading.setter
     def downloading(self, value: bool) -> None:
         self.threads.downloading = value
+
+    def pool(self, handle: tuple[int, int]) -> Pool:
+        """The memory behind a handle: the same one as long as a graph or a tensor needs it."""
+        return self.pools.setdefault(handle, Pool())
 
     @property
     def is_capturing(self) -> bool:

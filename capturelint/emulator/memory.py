@@ -13,10 +13,12 @@ from enum import Enum
 
 import torch
 
+HOST = torch.device("cpu")
 untyped_storage = torch._C.TensorBase.untyped_storage
 MARK = "_capturelint_memory"
 OWNER = "_capturelint_owner"
-HELD = "_capturelint_held"
+ALLOCATION = "_capturelint_allocation"
+ENTRY = "_capturelint_entry"
 
 
 class Memory(Enum):
@@ -33,11 +35,11 @@ class Memory(Enum):
 class Storages:
     """The marks' defaults on ``torch.UntypedStorage``, present while a context is open.
 
-    ``owner`` is the capture that allocated the storage; ``held`` counts the references that recordings hold, which
-    tells a storage that only recordings know from one that the user can still reach.
+    ``owner`` is the capture that allocated the storage outside its pool, ``allocation`` the block of the pool that it
+    stands on, ``entry`` what the ledger knows of it.
     """
 
-    defaults = ((MARK, Memory.HOST), (OWNER, None), (HELD, 0))
+    defaults = ((MARK, Memory.HOST), (OWNER, None), (ALLOCATION, None), (ENTRY, None))
 
     @classmethod
     def install(cls) -> None:
@@ -86,15 +88,16 @@ def tensors_in(values: object) -> Iterator[torch.Tensor]:
 
 
 def poison(tensor: torch.Tensor) -> None:
-    """Fill the whole storage of ``tensor`` with what undefined memory reads as: NaN, or a small wrong integer.
+    """Fill ``tensor`` with what undefined memory reads as: NaN, or a small wrong integer.
 
     Integers stay small because the garbage that a GPU reads as an index is most often another index; a huge one
     would turn silent errors into crashes.
     """
+    tensor.fill_(float("nan") if tensor.dtype.is_floating_point or tensor.dtype.is_complex else 1)
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """Everything that the storage of ``tensor`` holds, in its type."""
     storage = untyped_storage(tensor)
     count = storage.nbytes() // tensor.element_size()
-    flat = torch.empty(0, dtype=tensor.dtype).set_(storage, 0, (count,), (1,))
-    if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
-        flat.fill_(float("nan"))
-    else:
-        flat.fill_(1)
+    return torch.empty(0, dtype=tensor.dtype, device=HOST).set_(storage, 0, (count,), (1,))

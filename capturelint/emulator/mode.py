@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from capturelint.emulator.memory import Memory, memory_of, place, tensors_in, untyped_storage
+from capturelint.emulator.memory import Memory, memory_of, place, tensors_in
 from capturelint.emulator.operations import opaque
-from capturelint.emulator.refusal import Call
 
 if TYPE_CHECKING:
     from capturelint.emulator.machine import Machine
@@ -39,12 +38,8 @@ class EmulatedDevice(TorchDispatchMode):
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if isinstance(function, torch._ops.OpOverload):
-            operation = self.machine.operations[function]
-        elif function.name() == "cond":
-            return self.branch(*args)
-        else:
-            operation = opaque(function)
+        machine = self.machine
+        operation = machine.operations.known.get(id(function)) or self.look_up(function)
         if operation.body is not None:
             with self:
                 return operation.body(*args, **kwargs)
@@ -59,20 +54,32 @@ class EmulatedDevice(TorchDispatchMode):
             memory, kwargs, asked = self.destination(operation, memory, kwargs)
         else:
             asked = kwargs
-        machine = self.machine
         if operation.is_random and memory is Memory.DEVICE:
             self.check_generator(operation, kwargs)
         recording = machine.recording
-        if recording is not None and (on_device or memory in CAPTURED) and machine.is_capturing:
+        if (
+            recording is not None
+            and memory is not None
+            and (on_device or memory in CAPTURED)
+            and (stream := machine.streams.current) in recording.streams
+        ):
             # Reads of unclaimed scratch space are let pass: most are checks that torch makes on a CPU only (quantile).
             if on_device or memory is Memory.DEVICE:
-                recording.admit(Call(operation, args, asked))
-            result = recording.run(Call(operation, args, kwargs), memory is not Memory.UNCLAIMED)
+                recording.admit(operation, args, asked)
+            return recording.run(operation, args, kwargs, memory, stream)
+        if operation.is_random and memory is Memory.DEVICE:
+            result = self.draw(operation, args, kwargs)
         else:
-            result = self.execute(operation, args, kwargs, memory)
-        if memory is not None and not operation.is_view:
-            self.mark(operation, result, memory)
+            result = operation.kernel(*args, **kwargs)
+        if memory is not None and not operation.is_view and not (operation.writes and args and result is args[0]):
+            self.mark(operation, args, kwargs, result, memory)
         return result
+
+    def look_up(self, function: Any) -> Operation:
+        """What is known of an operation that was not met before, or is not one of ATen's kind."""
+        if isinstance(function, torch._ops.OpOverload):
+            return self.machine.operations.read(function)
+        return opaque(function, self.branch if function.name() == "cond" else None)
 
     def side(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Memory | None:
         """Where a result belongs if nothing else is asked for: the device, nobody yet, or (None) the host.
@@ -82,21 +89,24 @@ class EmulatedDevice(TorchDispatchMode):
         found, stray, unclaimed = False, False, None
         for value in (*args, *kwargs.values()) if kwargs else args:
             if isinstance(value, torch.Tensor):
-                tensors: Any = (value,)
-            elif isinstance(value, (list, tuple)):
-                tensors = value
-            else:
-                continue
-            for tensor in tensors:
-                if not isinstance(tensor, torch.Tensor):
-                    continue
-                memory = memory_of(tensor)
+                memory = memory_of(value)
                 if memory is Memory.DEVICE:
                     found = True
                 elif memory is Memory.UNCLAIMED:
-                    unclaimed = [*(unclaimed or ()), tensor]
-                elif tensor.dim() != 0:
+                    unclaimed = [*(unclaimed or ()), value]
+                elif value.dim() != 0:
                     stray = True
+            elif isinstance(value, (list, tuple)):
+                for tensor in value:
+                    if not isinstance(tensor, torch.Tensor):
+                        continue
+                    memory = memory_of(tensor)
+                    if memory is Memory.DEVICE:
+                        found = True
+                    elif memory is Memory.UNCLAIMED:
+                        unclaimed = [*(unclaimed or ()), tensor]
+                    elif tensor.dim() != 0:
+                        stray = True
         if not found and stray:
             for tensor in unclaimed or ():
                 place(tensor, Memory.HOST)
@@ -148,15 +158,13 @@ class EmulatedDevice(TorchDispatchMode):
         """An asynchronous copy to the host allocates pinned memory for its result."""
         return Memory.PINNED if kwargs.get("non_blocking") else Memory.HOST
 
-    def execute(
-        self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], memory: Memory | None
-    ) -> Any:
-        """Run a call that is not captured."""
-        if operation.is_random and memory is Memory.DEVICE and kwargs.get("generator") is None:
-            self.machine.must_draw(operation.name)
-            with self.machine.generators.lent():
-                return operation.kernel(*args, **kwargs)
-        return operation.kernel(*args, **kwargs)
+    def draw(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a random call on the device that is not captured."""
+        if kwargs.get("generator") is not None:
+            return operation.kernel(*args, **kwargs)
+        self.machine.must_draw(operation.name)
+        with self.machine.generators.lent():
+            return operation.kernel(*args, **kwargs)
 
     def check_generator(self, operation: Operation, kwargs: dict[str, Any]) -> None:
         """A generator of the host cannot draw for the device."""
@@ -164,31 +172,30 @@ class EmulatedDevice(TorchDispatchMode):
         if generator is not None and self.machine.generators.find(generator) is None:
             raise RuntimeError(WRONG_GENERATOR)
 
-    def mark(self, operation: Operation, result: Any, memory: Memory) -> None:
-        """Say where a result lives, and let it take over freed memory if any fits."""
+    def mark(
+        self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, memory: Memory
+    ) -> None:
+        """Say where what a call allocated lives, and let it take over freed memory if any fits."""
         if isinstance(result, torch.Tensor):
             results: Any = (result,)
         elif isinstance(result, (list, tuple)):
             results = tensors_in(result)
         else:
             return
-        ledger = self.machine.ledger
+        passed = list(tensors_in((args, kwargs))) if operation.writes else ()
         for tensor in results:
+            if any(tensor is given for given in passed):
+                continue
             place(tensor, memory)
-            if (ledger.is_stale or ledger.has_free) and memory is Memory.DEVICE and not operation.writes:
+            if memory is Memory.DEVICE and not operation.writes:
                 self.take_over(tensor)
 
     def take_over(self, made: torch.Tensor) -> None:
         """Give a fresh tensor memory that a graph still points at."""
-        ledger, recording = self.machine.ledger, self.machine.recording
-        if recording is not None:
-            return
-        if ledger.is_stale:
-            ledger.refresh()
-        if ledger.has_free and made.layout is torch.strided and untyped_storage(made).nbytes():
-            ledger.reuse(made, None)
+        machine = self.machine
+        if machine.ledger.entries and machine.recording is None and made.layout is torch.strided:
+            machine.ledger.reuse(made)
 
     def branch(self, predicate: Any, on_true: Any, on_false: Any, operands: Any) -> Any:
         """``torch.cond``, which eager torch runs by reading the predicate."""
-        with self:
-            return (on_true if bool(predicate) else on_false)(*operands)
+        return (on_true if bool(predicate) else on_false)(*operands)

@@ -49,16 +49,10 @@ class Operation:
 
 
 class Operations:
-    """Overload -> ``Operation``, filled as overloads are met."""
+    """What is known of overloads, by ``id``: to hash one is a call of Python. Its kernel keeps it alive."""
 
     def __init__(self) -> None:
-        self.known: dict[OpOverload, Operation] = {}
-
-    def __getitem__(self, overload: OpOverload) -> Operation:
-        found = self.known.get(overload)
-        if found is None:
-            found = self.known[overload] = self.read(overload)
-        return found
+        self.known: dict[int, Operation] = {}
 
     @cached_property
     def rows(self) -> dict[str, tuple[AtenRow, ...]]:
@@ -70,12 +64,12 @@ class Operations:
         return grouped
 
     def read(self, overload: OpOverload) -> Operation:
-        """Read the schema of ``overload``."""
+        """Read the schema of ``overload``, once."""
         schema = overload._schema
         written = tuple(a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
         base, full = schema.name, f"{schema.name}.{schema.overload_name or 'default'}"
         host = load_aten().host_arguments
-        return Operation(
+        found = self.known[id(overload)] = Operation(
             name=full,
             kernel=Kernel(overload, full),
             body=COMPOSITES.get(full) or python_body(overload),
@@ -90,15 +84,16 @@ class Operations:
             host_arguments=host.get(full, frozenset()) | host.get(base, frozenset()),
             refusals=self.rows.get(base, ()) + self.rows.get(full, ()),
         )
+        return found
 
 
-def opaque(function: Any) -> Operation:
-    """A higher-order operator: nothing is known of it but its results."""
+def opaque(function: Any, body: Callable[..., Any] | None) -> Operation:
+    """A higher-order operator: nothing is known of it but its results, and ``body`` where we have one."""
     name = str(function)
     return Operation(
         name=name,
         kernel=Kernel(function, name),
-        body=None,
+        body=body,
         is_view=False,
         is_composite=False,
         is_random=False,

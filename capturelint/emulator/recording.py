@@ -8,17 +8,17 @@ results to where the capture put them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from capturelint.emulator.generators import address_of
 from capturelint.emulator.kernels import Kernel
-from capturelint.emulator.memory import Memory, has_storage, memory_of, poison, tensors_in, untyped_storage
+from capturelint.emulator.memory import HOST, Memory, has_storage, memory_of, place, poison, tensors_in, untyped_storage
 from capturelint.emulator.refusal import (
     CAPTURING,
     KINDS,
@@ -34,18 +34,23 @@ from capturelint.vocabulary import ObservationKind
 
 if TYPE_CHECKING:
     from capturelint.emulator.generators import DeviceGenerator
+    from capturelint.emulator.ledger import Entry
     from capturelint.emulator.machine import Machine
+    from capturelint.emulator.operations import Operation
+    from capturelint.emulator.pool import Allocation, Block, Pool
     from capturelint.emulator.streams import EmulatedStream
 
+COPY = Kernel(torch.ops.aten.copy_.default, "aten::copy_.default")
+NOT_RESIZABLE = "Trying to resize storage that is not resizable"
 
-@dataclass(frozen=True, slots=True)
-class RecordedCall:
+
+class RecordedCall(NamedTuple):
     """One call to run again. ``results`` are (position in the flattened result, where it belongs)."""
 
     kernel: Kernel
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    results: tuple[tuple[int, torch.Tensor], ...]
+    results: Sequence[tuple[int, torch.Tensor]]
     is_random: bool
 
 
@@ -53,24 +58,24 @@ class RecordedCall:
 class Owner:
     """Stands for a capture on the storages that it allocated, so that they do not keep it alive."""
 
-    pool: object
-
 
 class Recording:
     """What ``capture_begin`` starts and ``capture_end`` closes."""
 
-    def __init__(self, machine: Machine, pool: object, stream: EmulatedStream, registered: set[int]) -> None:
+    def __init__(self, machine: Machine, pool: Pool, stream: EmulatedStream, registered: set[int]) -> None:
         self.machine = machine
-        self.owner = Owner(pool)
+        self.pool = pool
+        self.owner = Owner()
         self.origin = stream
         self.streams = {stream}
-        self.work_before = stream.work
         self.registered = registered
         self.calls: list[RecordedCall] = []
         self.unclaimed: list[tuple[RecordedCall, frozenset[int]]] = []
-        self.aliases: list[torch.Tensor] = []
+        self.held: list[tuple[Entry, torch.Tensor]] = []
+        self.froze_values = False
+        self.pool_before = pool.contents()
         self.saved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        self.results: list[torch.Tensor] = []
+        self.undefined: list[tuple[Block | None, torch.Tensor]] = []
         self.states: dict[int, tuple[DeviceGenerator, torch.Tensor]] = {}
         self.refused: CaptureRefused | None = None
 
@@ -86,15 +91,17 @@ class Recording:
         """What every call after a refused one fails with."""
         return CaptureRefused(PREVIOUS, ObservationKind.REFUSED, operation)
 
-    def admit(self, call: Call) -> None:
-        """Raise if CUDA would refuse ``call``."""
-        name = call.operation.name
+    def admit(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raise if CUDA would refuse the call."""
         if self.refused is not None:
-            raise self.previous(name)
+            raise self.previous(operation.name)
+        if not operation.refusals and not operation.is_transfer:
+            return
+        call = Call(operation, args, kwargs)
         if (row := refusing_row(call)) is not None:
             kind, message = KINDS[row.effect]
-            raise self.refuse(message, kind, name, row.why)
-        if call.operation.is_transfer:
+            raise self.refuse(message, kind, operation.name, row.why)
+        if operation.is_transfer:
             self.admit_transfer(call)
 
     def admit_transfer(self, call: Call) -> None:
@@ -122,50 +129,118 @@ class Recording:
             return tensors[0], Memory.PINNED if call.value("non_blocking") else Memory.HOST
         return tensors[0], Memory.DEVICE
 
-    def run(self, call: Call, is_claimed: bool) -> Any:
-        """Run ``call`` and write it down; at once, or once somebody on the device uses what it made."""
-        operation, args, kwargs = call.operation, call.args, call.kwargs
-        touched = [tensor for tensor in tensors_in((args, kwargs)) if has_storage(tensor)]
-        for tensor in touched:
-            owner = untyped_storage(tensor)._capturelint_owner  # type: ignore[attr-defined]
-            if owner is not self.owner and memory_of(tensor) is not Memory.HOST:
-                self.machine.ledger.watch(tensor, None if owner is None else owner.pool)
+    def run(
+        self,
+        operation: Operation,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        memory: Memory,
+        stream: EmulatedStream,
+    ) -> Any:
+        """Run a call whose result belongs into ``memory``, and write it down."""
         if operation.is_view:
             return operation.kernel(*args, **kwargs)
+        try:
+            return self.write_down(operation, args, kwargs, memory, stream)
+        except RuntimeError as error:
+            if NOT_RESIZABLE not in str(error):
+                raise
         for name in operation.writes:
-            for tensor in tensors_in(call.value(name)):
+            for tensor in tensors_in(operation.argument(name, args, kwargs)):
+                self.leave_pool(tensor)
+        return self.write_down(operation, args, kwargs, memory, stream)
+
+    def leave_pool(self, tensor: torch.Tensor) -> None:
+        """Move a tensor that is about to grow out of its block, which cannot."""
+        before = self.point_at(tensor)
+        moved = tensor.clone(memory_format=torch.preserve_format)
+        place(moved, Memory.DEVICE)
+        untyped_storage(moved)._capturelint_owner = self.owner  # type: ignore[attr-defined]
+        self.calls.append(RecordedCall(COPY, (moved.detach(), before), {}, (), False))
+        tensor.set_(untyped_storage(moved), moved.storage_offset(), moved.size(), moved.stride())
+
+    def write_down(
+        self,
+        operation: Operation,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        memory: Memory,
+        stream: EmulatedStream,
+    ) -> Any:
+        """One attempt of ``run``.
+
+        Calls on scratch space that nobody has claimed are written down once somebody on the device uses it.
+        """
+        kernel = operation.kernel
+        for name in operation.writes:
+            for tensor in tensors_in(operation.argument(name, args, kwargs)):
                 self.save(tensor)
-        frozen_args, frozen_kwargs = self.freeze(args), self.freeze(kwargs)
-        result = self.draw(call) if operation.is_random else operation.kernel(*args, **kwargs)
-        addresses = frozenset(untyped_storage(tensor)._cdata for tensor in touched)
-        fresh = tuple(self.fresh(result, addresses))
+        self.froze_values = False
+        frozen_args = tuple([self.freeze(value) for value in args])
+        frozen_kwargs = {name: self.freeze(value) for name, value in kwargs.items()} if kwargs else kwargs
+        result = self.draw(operation, args, kwargs) if operation.is_random else kernel(*args, **kwargs)
+        fresh: Sequence[tuple[int, torch.Tensor]] = ()
+        if not (operation.writes and args and result is args[0]):
+            given = tensors_in((args, kwargs)) if self.froze_values or operation.writes else ()
+            passed = frozenset(address_in(tensor) for tensor in given)
+            fresh = self.adopt(result, memory, stream, passed, operation.allocates_undefined)
         if operation.allocates_undefined:
-            for _, tensor in fresh:
-                tensor.zero_()  # fresh device memory reads as zeros more often than not
             return result
-        recorded = RecordedCall(operation.kernel, frozen_args, frozen_kwargs, fresh, operation.is_random)
-        made = addresses | {untyped_storage(tensor)._cdata for _, tensor in fresh}
-        if is_claimed:
-            self.machine.streams.current.work += 1
-            self.keep(recorded)
+        recorded = RecordedCall(kernel, frozen_args, frozen_kwargs, fresh, operation.is_random)
+        if memory is Memory.UNCLAIMED:
+            touched = (*tensors_in((args, kwargs)), *(tensor for _, tensor in fresh))
+            self.unclaimed.append((recorded, frozenset(address_in(tensor) for tensor in touched)))
         else:
-            self.unclaimed.append((recorded, made))
+            stream.work += 1
+            self.calls.append(recorded)
         return result
 
-    def fresh(self, result: Any, known: frozenset[int]) -> Iterator[tuple[int, torch.Tensor]]:
-        """What a call allocated: position in the flattened result, and an alias."""
-        for position, tensor in enumerate(tensors_in(result)):
-            if not has_storage(tensor):
-                continue
-            storage = untyped_storage(tensor)
-            if storage._cdata not in known:
-                storage._capturelint_owner = self.owner  # type: ignore[attr-defined]
-                yield position, self.alias(tensor)
+    def adopt(
+        self, result: Any, memory: Memory, stream: EmulatedStream, passed: frozenset[int], zeroed: bool
+    ) -> Sequence[tuple[int, torch.Tensor]]:
+        """Give what a call allocated its place: position in the flattened result, and the graph's tensor there.
 
-    def keep(self, recorded: RecordedCall) -> None:
-        """Make a call part of the graph."""
-        self.calls.append(recorded)
-        self.results += [tensor for _, tensor in recorded.results]
+        ``passed`` are the addresses of storages that were arguments, where their marks do not tell.
+        """
+        if isinstance(result, torch.Tensor):
+            alias = self.adopt_one(result, memory, stream, passed, zeroed)
+            return () if alias is None else ((0, alias),)
+        found = []
+        moved: dict[int, torch.UntypedStorage] = {}
+        for position, tensor in enumerate(tensors_in(result)):
+            address = address_in(tensor)
+            if address in moved:
+                tensor.set_(moved[address], tensor.storage_offset(), tensor.size(), tensor.stride())
+                found.append((position, self.point_at(tensor)))
+            elif (alias := self.adopt_one(tensor, memory, stream, passed, zeroed)) is not None:
+                found.append((position, alias))
+                moved[address] = untyped_storage(tensor)
+        return found
+
+    def adopt_one(
+        self, tensor: torch.Tensor, memory: Memory, stream: EmulatedStream, passed: frozenset[int], zeroed: bool
+    ) -> torch.Tensor | None:
+        """Give one tensor its place; None if the call did not allocate it."""
+        if not has_storage(tensor):
+            place(tensor, memory)
+            return None
+        storage = untyped_storage(tensor)
+        # What a call allocated carries no mark yet.
+        if storage._capturelint_memory is not Memory.HOST or storage._cdata in passed:  # type: ignore[attr-defined]
+            return None
+        nbytes = storage.nbytes()
+        block = None
+        if zeroed:
+            tensor.zero_()  # fresh device memory reads as zeros more often than not
+        if memory is Memory.DEVICE and nbytes and not tensor.is_nested:
+            block, alias = self.pool.place(tensor, nbytes, stream, self.owner)
+        else:
+            storage._capturelint_owner = self.owner  # type: ignore[attr-defined]
+            storage._capturelint_memory = memory  # type: ignore[attr-defined]
+            alias = tensor.detach()
+        if not zeroed and memory is not Memory.UNCLAIMED:
+            self.undefined.append((block, alias))
+        return alias
 
     def claim(self, tensor: torch.Tensor) -> None:
         """Scratch space turned out to be on the device: so are the calls that made it."""
@@ -179,69 +254,89 @@ class Recording:
                 left.append((recorded, made))
         self.unclaimed = left[::-1]
         for recorded in reversed(taken):
-            self.keep(recorded)
-
-    def alias(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A counted reference of this recording's own."""
-        alias = self.machine.ledger.alias(tensor)
-        self.aliases.append(alias)
-        return alias
+            self.calls.append(recorded)
+            self.undefined += [(None, tensor) for _, tensor in recorded.results]
 
     def freeze(self, value: Any) -> Any:
-        """``value`` with its tensors replaced by aliases: what the user does to the objects later does not matter."""
+        """``value`` with its tensors replaced by the graph's own: what becomes of the objects does not matter."""
         if isinstance(value, torch.Tensor):
-            if not has_storage(value):
-                return value
-            # A host scalar becomes a launch argument: its value is frozen, not its address.
-            return value.detach().clone() if memory_of(value) is Memory.HOST else self.alias(value)
+            return self.point_at(value)
         if isinstance(value, (list, tuple)):
-            return type(value)(self.freeze(item) for item in value)
-        if isinstance(value, dict):
+            for item in value:
+                if isinstance(item, (torch.Tensor, list, tuple)):
+                    return type(value)([self.freeze(item) for item in value])
+        elif isinstance(value, dict):
             return {key: self.freeze(item) for key, item in value.items()}
         return value
+
+    def point_at(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor over the same memory that does not count as the program's."""
+        if not has_storage(tensor):
+            return tensor
+        storage = untyped_storage(tensor)
+        allocation: Allocation | None = storage._capturelint_allocation  # type: ignore[attr-defined]
+        if allocation is not None and not tensor.is_nested:
+            return allocation.view(tensor)
+        if storage._capturelint_memory is Memory.HOST:  # type: ignore[attr-defined]
+            # A host scalar becomes a launch argument: its value is frozen, not its address.
+            self.froze_values = True
+            return tensor.detach().clone()
+        alias = tensor.detach()
+        if storage._capturelint_owner is not self.owner:  # type: ignore[attr-defined]
+            self.held.append((self.machine.ledger.entry(tensor, storage), alias))
+        return alias
 
     def save(self, tensor: torch.Tensor) -> None:
         """Save memory from before the capture, whole, when it is first written."""
         storage = untyped_storage(tensor)
-        if storage._capturelint_owner is self.owner or storage._cdata in self.saved:  # type: ignore[attr-defined]
+        if storage._cdata in self.saved or storage._capturelint_owner is self.owner:  # type: ignore[attr-defined]
             return
-        flat = torch.empty(0, dtype=torch.uint8).set_(storage, 0, (storage.nbytes(),), (1,))
+        allocation: Allocation | None = storage._capturelint_allocation  # type: ignore[attr-defined]
+        if allocation is None:
+            flat = torch.empty(0, dtype=torch.uint8, device=HOST).set_(storage, 0, (storage.nbytes(),), (1,))
+        elif allocation.owner is self.owner or allocation.pool is self.pool:
+            return
+        else:
+            flat = allocation.content()
         self.saved[storage._cdata] = (flat, flat.clone())
 
-    def draw(self, call: Call) -> Any:
+    def draw(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a random call on copies of the generators' states."""
-        passed = call.kwargs.get("generator")
+        passed = kwargs.get("generator")
         generators = self.machine.generators
         generator = generators.find(passed) if isinstance(passed, torch._C.Generator) else generators.default
         if generator is None:
-            return call.operation.kernel(*call.args, **call.kwargs)
+            return operation.kernel(*args, **kwargs)
         if generator is not generators.default and address_of(generator) not in self.registered:
             raise self.refuse(
                 OFFSET_IN_CAPTURE,
                 ObservationKind.FOREIGN_GENERATOR,
-                call.operation.name,
+                operation.name,
                 "the generator is not registered with the graph (`graph.register_generator_state`)",
             )
         if address_of(generator) not in self.states:
             self.states[address_of(generator)] = (generator, generator.get_state())
         if generator is not generators.default:
-            return call.operation.kernel(*call.args, **call.kwargs)
+            return operation.kernel(*args, **kwargs)
         with generators.lent():
-            return call.operation.kernel(*call.args, **call.kwargs)
+            return operation.kernel(*args, **kwargs)
 
     def forget_generator(self, generator: DeviceGenerator) -> None:
         """The user seeded it inside the capture: that stays."""
         self.states.pop(address_of(generator), None)
 
     def undo(self) -> None:
-        """Restore memory and generators, and leave what the capture computed undefined."""
+        """Restore memory and generators, and leave what the capture allocated undefined."""
         with undispatched():
-            for flat, content in self.saved.values():
+            for block, tensor in self.undefined:
+                # Nobody can see what was freed again.
+                if block is None or not block.is_free:
+                    poison(tensor)
+            for flat, content in (*self.pool_before, *self.saved.values()):
                 flat.copy_(content)
-            self.saved.clear()
-            for tensor in self.results:
-                poison(tensor)
-            self.results.clear()
+        self.undefined.clear()
+        self.pool_before.clear()
+        self.saved.clear()
         for generator, state in self.states.values():
             torch._C.Generator.set_state(generator, state)
         self.states.clear()
@@ -282,9 +377,15 @@ class Recording:
 
     def release(self) -> None:
         """Drop what the recording holds."""
-        self.machine.ledger.release(self.aliases)
-        self.aliases.clear()
+        self.machine.ledger.release(entry for entry, _ in self.held)
+        self.held.clear()
         self.calls.clear()
+        self.unclaimed.clear()
+
+
+def address_in(tensor: torch.Tensor) -> int:
+    """Of the storage object behind ``tensor``; 0 for one without."""
+    return untyped_storage(tensor)._cdata if has_storage(tensor) else 0
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from capturelint.vocabulary import ObservationKind
 if TYPE_CHECKING:
     from capturelint.emulator.machine import Machine
     from capturelint.emulator.patches import Patches
+    from capturelint.emulator.pool import Allocation
 
 Tensor = torch.Tensor
 DEVICE = torch.device("cuda", 0)
@@ -205,7 +206,10 @@ class TensorPatches:
         return 0 if memory_of(tensor) is Memory.DEVICE else -1
 
     def record_stream(self, tensor: Tensor, stream: object) -> None:
-        """``Tensor.record_stream``: memory is never reused early here."""
+        """``Tensor.record_stream``: memory of the running capture is not given away before its end."""
+        allocation: Allocation | None = untyped_storage(tensor)._capturelint_allocation  # type: ignore[attr-defined]
+        if allocation is not None and self.machine.recording is not None and stream is not allocation.block.stream:
+            allocation.pool.used_elsewhere.add(allocation.block)
 
     def new_tensor(self, tensor: Tensor, data: Any, **kwargs: Any) -> Tensor:
         """``Tensor.new_tensor``: on the device of ``tensor``."""

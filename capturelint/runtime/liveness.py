@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from capturelint.emulator.ledger import references_of_wrapper
+from capturelint.emulator.ledger import is_freed
 from capturelint.runtime.observations import Observation, Spot
 from capturelint.runtime.project import Project
 from capturelint.runtime.trace import each_tensor, key_of
@@ -92,10 +92,7 @@ class Liveness(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def is_free(storage: torch.UntypedStorage | None) -> bool:
     """Whether nobody but an emulated recording holds a storage."""
-    if storage is None:
-        return True
-    held = getattr(storage, "_capturelint_held", 0)
-    return held > 0 and torch._C._storage_Use_Count(storage._cdata) <= held + references_of_wrapper()
+    return storage is None or is_freed(storage)
 
 
 def freed_memory(dead: Sequence[Watched], step: int) -> list[Observation]:

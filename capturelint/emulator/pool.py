@@ -1,0 +1,205 @@
+"""The private memory pool of a graph: the caching allocator's blocks, on host memory.
+
+A pool cuts blocks from segments as ``c10/cuda/CUDACachingAllocator.cpp`` does, with its sizes, its best fit, its
+splitting and merging and its lists per stream. A block is free once the last reference to its storage dies, whenever
+that is, and the next allocation of a capture with this pool may get it. The graph that pointed at it still does.
+
+The surprise: two storages stand on every block. The program's ends with its last reference, which frees the block;
+the graph's own tensors are views of the segment, which see the same bytes and do not count.
+"""
+
+from __future__ import annotations
+
+import mmap
+from bisect import bisect_left, insort
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import torch
+
+from capturelint.emulator.memory import Memory
+
+HOST = torch.device("cpu")
+storage_at = torch._C._construct_storage_from_data_pointer
+
+# Of CUDACachingAllocator.cpp, in bytes.
+MIN_BLOCK = 512
+SMALL_SIZE, SMALL_SEGMENT = 1 << 20, 2 << 20
+MIN_LARGE_SEGMENT, LARGE_SEGMENT, ROUND_LARGE = 10 << 20, 20 << 20, 2 << 20
+
+FreeList: TypeAlias = "list[tuple[int, int, Block]]"
+"""Free blocks by (size, address): the first that is large enough fits best."""
+
+
+class Segment:
+    """Memory as it came from the system, zeroed. Above ``high`` nothing has been allocated yet."""
+
+    __slots__ = ("content", "high", "start", "typed")
+
+    def __init__(self, nbytes: int) -> None:
+        # The system hands such memory out page by page when it is touched: an unused rest costs nothing.
+        self.content = torch.frombuffer(mmap.mmap(-1, nbytes), dtype=torch.uint8)
+        self.typed: dict[torch.dtype, torch.Tensor] = {}
+        self.start = self.content.data_ptr()
+        self.high = 0
+
+    def as_type(self, dtype: torch.dtype) -> torch.Tensor:
+        """The whole segment as one tensor of ``dtype``."""
+        found = self.typed.get(dtype)
+        if found is None:
+            found = self.typed[dtype] = self.content.view(dtype)
+        return found
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """A part of a segment, in the order of addresses with its neighbours."""
+
+    segment: Segment
+    address: int
+    nbytes: int
+    stream: Hashable
+    free_list: FreeList
+    before: Block | None = None
+    after: Block | None = None
+    is_free: bool = True
+
+
+class Allocation:
+    """Hangs on the storage that the program holds of a block, and frees the block when that dies."""
+
+    __slots__ = ("block", "nbytes", "owner", "pool")
+
+    def __init__(self, pool: Pool, block: Block, nbytes: int, owner: object) -> None:
+        self.pool = pool
+        self.block = block
+        self.nbytes = nbytes
+        self.owner = owner
+
+    def __del__(self) -> None:
+        self.pool.free(self.block)
+
+    def view(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What ``tensor``, on this allocation's storage, sees, as a view of the segment."""
+        block, dtype = self.block, tensor.dtype
+        offset = (block.address - block.segment.start) // dtype.itemsize + tensor.storage_offset()
+        view = block.segment.as_type(dtype).as_strided(tensor.size(), tensor.stride(), offset)
+        if dtype.is_complex and tensor.is_conj():
+            view = view.conj()
+        return torch._neg_view(view) if tensor.is_neg() else view
+
+    def content(self) -> torch.Tensor:
+        """Its bytes."""
+        offset = self.block.address - self.block.segment.start
+        return self.block.segment.content[offset : offset + self.nbytes]
+
+
+@dataclass(eq=False)
+class Pool:
+    """The memory behind one ``graph_pool_handle``. ``deferred`` are blocks that another stream still used."""
+
+    segments: list[Segment] = field(default_factory=list)
+    free_lists: dict[tuple[Hashable, bool], FreeList] = field(default_factory=dict)
+    used_elsewhere: set[Block] = field(default_factory=set)
+    deferred: list[Block] = field(default_factory=list)
+
+    def place(self, made: torch.Tensor, nbytes: int, stream: Hashable, owner: object) -> tuple[Block, torch.Tensor]:
+        """Move a fresh, dense tensor into a block; gives that and the graph's own tensor there.
+
+        Others that share the tensor's storage stay where they are.
+        """
+        block = self.allocate(nbytes, stream)
+        allocation = Allocation(self, block, nbytes, owner)
+        storage = storage_at(block.address, HOST, nbytes)
+        storage._capturelint_allocation = allocation  # type: ignore[attr-defined]
+        storage._capturelint_memory = Memory.DEVICE  # type: ignore[attr-defined]
+        alias = allocation.view(made)
+        alias.copy_(made)
+        made.set_(storage, made.storage_offset(), made.size(), made.stride())
+        return block, alias
+
+    def allocate(self, nbytes: int, stream: Hashable) -> Block:
+        """The free block that fits best, cut to size, or one of a new segment."""
+        size = -(-nbytes // MIN_BLOCK) * MIN_BLOCK
+        is_small = size <= SMALL_SIZE
+        free_list = self.free_lists.get((stream, is_small))
+        if free_list is None:
+            free_list = self.free_lists[stream, is_small] = []
+        position = bisect_left(free_list, (size,))
+        block = free_list.pop(position)[2] if position < len(free_list) else self.grow(size, stream, free_list)
+        block.is_free = False
+        left = block.nbytes - size
+        if left >= MIN_BLOCK if is_small else left > SMALL_SIZE:
+            split(block, size)
+        segment = block.segment
+        end = block.address + block.nbytes - segment.start
+        if end > segment.high:
+            segment.high = end
+        return block
+
+    def grow(self, size: int, stream: Hashable, free_list: FreeList) -> Block:
+        """One block that is a whole new segment."""
+        if size <= SMALL_SIZE:
+            nbytes = SMALL_SEGMENT
+        elif size < MIN_LARGE_SEGMENT:
+            nbytes = LARGE_SEGMENT
+        else:
+            nbytes = -(-size // ROUND_LARGE) * ROUND_LARGE
+        segment = Segment(nbytes)
+        self.segments.append(segment)
+        return Block(segment, segment.start, nbytes, stream, free_list)
+
+    def free(self, block: Block) -> None:
+        """Take a block back; one that another stream used, when the capture has ended."""
+        if block in self.used_elsewhere:
+            self.used_elsewhere.discard(block)
+            self.deferred.append(block)
+        else:
+            release(block)
+
+    def settle(self) -> None:
+        """A capture has ended: what other streams used can be given away."""
+        while self.deferred:
+            release(self.deferred.pop())
+
+    def contents(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Everything that was ever allocated, and a copy of it."""
+        used = [segment.content[: segment.high] for segment in self.segments if segment.high]
+        return [(content, content.clone()) for content in used]
+
+
+def split(block: Block, size: int) -> None:
+    """Keep ``size`` bytes and free the rest."""
+    address, nbytes = block.address + size, block.nbytes - size
+    rest = Block(block.segment, address, nbytes, block.stream, block.free_list, block, block.after)
+    if block.after is not None:
+        block.after.before = rest
+    block.after, block.nbytes = rest, size
+    insort(rest.free_list, (rest.nbytes, rest.address, rest))
+
+
+def release(block: Block) -> None:
+    """Free a block and merge it with free neighbours."""
+    free_list = block.free_list
+    before, after = block.before, block.after
+    block.is_free = True
+    if before is not None and before.is_free:
+        forget(before)
+        before.nbytes += block.nbytes
+        before.after = after
+        if after is not None:
+            after.before = before
+        block = before
+    if after is not None and after.is_free:
+        forget(after)
+        block.nbytes += after.nbytes
+        block.after = after.after
+        if after.after is not None:
+            after.after.before = block
+    insort(free_list, (block.nbytes, block.address, block))
+
+
+def forget(block: Block) -> None:
+    """Take a free block off its list."""
+    del block.free_list[bisect_left(block.free_list, (block.nbytes, block.address))]
