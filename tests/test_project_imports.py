@@ -35,7 +35,7 @@ ALLOWED = {
     "planning": RECORDS,
     "report": RECORDS | {"logs", "runtime", "planning", "compiler"},
 }
-ENDS = {"cli", "__main__", "pytest_plugin"}
+ENDS = {"cli", "__main__", "pytest_plugin", "lsp"}
 LIBRARIES = {
     "yaml": {"catalog"},
     "typer": {"cli"},
@@ -46,6 +46,8 @@ LIBRARIES = {
     "libcst": {"static"},
     "jinja2": {"report", "planning"},
     "matplotlib": {"report"},
+    "pygls": {"lsp"},
+    "lsprotocol": {"lsp"},
 }
 
 

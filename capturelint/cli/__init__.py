@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 from importlib import import_module
 from typing import cast
@@ -13,10 +15,10 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from capturelint import __version__
-from capturelint.errors import CapturelintError
+from capturelint.errors import CapturelintError, UsageError
 from capturelint.escape import visible
 
-COMMANDS = ("check", "verify", "logs", "plan", "generate", "explain", "facts", "init", "doctor")
+COMMANDS = ("check", "verify", "logs", "plan", "generate", "explain", "facts", "init", "doctor", "lsp", "cache")
 
 
 class Commands(TyperGroup):
@@ -67,9 +69,21 @@ def options(
     """Find what breaks under CUDA-graph capture in PyTorch decode steps."""
 
 
+def require_directory() -> None:
+    """Raise ``UsageError`` where the working directory was deleted: no path can be shown from it."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise UsageError("the working directory does not exist any more") from error
+
+
 def main() -> None:
     """Run the command line; exit codes are 0 (nothing found), 1 (found), 2 (input, usage or machine at fault)."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal or a pipe of ASCII shows sources all the same
     try:
+        require_directory()
         app()
     except CapturelintError as error:
         print(f"error: {visible(str(error))}", file=sys.stderr)

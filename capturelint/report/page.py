@@ -222,8 +222,8 @@ def wrapped(text: str, width: int | None, lead: str = "") -> list[str]:
     return textwrap.wrap(text, width, initial_indent=lead, subsequent_indent=" " * len(lead), break_long_words=False)
 
 
-def page_markdown(subject: Page) -> str:
-    """A page for the documentation, with every example."""
+def page_markdown(subject: Page, *, every: bool = True) -> str:
+    """A page for the documentation, with every example; without ``every``, two of each kind."""
     lines = [f"# {subject.name}", "", f"{sentence(subject.summary)}", ""]
     lines += [f"**Outcome:** `{subject.outcome.value}`, {CONSEQUENCES[subject.outcome]}.", ""]
     if subject.rule is not None:
@@ -237,7 +237,7 @@ def page_markdown(subject: Page) -> str:
     for heading, chosen in examples:
         if chosen:
             lines += [f"## {heading}", ""]
-        for block in chosen:
+        for block in chosen if every else chosen[:2]:
             lines += [*([f"### {block.title}", ""] if block.title else []), "```python", block.code.rstrip(), "```", ""]
     if subject.rule is not None:
         lines += ["## Sources", "", *(f"- {source}" for source in subject.rule.sources), ""]
