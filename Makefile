@@ -9,12 +9,13 @@ CAPTURELINT := $(BIN)/python -m capturelint
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test lint bench docs clean
+.PHONY: help demo test lint coverage bench docs clean
 
 help:
 	@echo "make demo    check and verify the decode steps in fixtures/targets (no GPU needed)"
 	@echo "make test    run the tests"
 	@echo "make lint    ruff and mypy"
+	@echo "make coverage  run the tests and say which lines they miss, subprocesses included"
 	@echo "make bench   measure check against the promises of docs/measurements.md"
 	@echo "make docs    build the documentation into site/"
 	@echo "make clean   remove the virtual environment and what was built"
@@ -41,6 +42,12 @@ lint: $(STAMP)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+coverage: $(STAMP)
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -n auto --maxprocesses 8 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/check_speed.py
