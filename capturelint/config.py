@@ -7,6 +7,7 @@ other versions. Command-line options win over what is read here; that is the cal
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -73,7 +74,7 @@ def load_config(start: Path, explicit: Path | None = None) -> Config:
     if explicit is not None:
         table = read_table(explicit, required=True)
         return parse(explicit, table if table is not None else {})
-    begin = start.resolve()
+    begin = Path(os.path.realpath(start))
     for directory in (begin, *begin.parents):
         for name in ("capturelint.toml", "pyproject.toml"):
             path = directory / name
@@ -127,7 +128,7 @@ def parse(path: Path, table: Table) -> Config:
     for key in table:
         if key not in KEYS:
             raise ConfigError(f"{locate(path, key)}: unknown key '{key}'{nearest(key, KEYS)}")
-    root = path.resolve().parent
+    root = Path(os.path.realpath(path)).parent
     baseline, cache_dir = text_of(path, table, "baseline"), text_of(path, table, "cache-dir")
     return Config(
         root=root,
@@ -241,7 +242,7 @@ def declared_torch(start: Path) -> str | None:
     checked path up to the root of its repository. A library that lists several ranges has the widest.
     ``None`` where torch is not declared or has no bound.
     """
-    begin = start.resolve()
+    begin = Path(os.path.realpath(start))
     for directory in (begin, *begin.parents):
         for read in (pyproject_requirements, setup_requirements, text_requirements, locked_requirements):
             found = widest(read(directory))
@@ -257,7 +258,7 @@ PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg", "requirements.txt")
 
 def is_in_project(start: Path) -> bool:
     """Whether a project is around a path: its users then have whatever torch it does not exclude."""
-    begin = start.resolve()
+    begin = Path(os.path.realpath(start))
     for directory in (begin, *begin.parents):
         if any((directory / name).is_file() for name in PROJECT_FILES):
             return True

@@ -1,13 +1,17 @@
 """Bad input: one clear message, exit code 2, no traceback; and nothing of what is checked is ever run."""
 
+import io
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from capturelint.cli import main
+from capturelint.report import Format
 
 Run = Callable[..., tuple[int, str, str]]
 STEP = """\
@@ -112,6 +116,30 @@ def test_a_name_cannot_start_a_workflow_command(run, tmp_path):
     assert [line for line in out.splitlines() if not line.startswith("::error title=capturelint")] == []
 
 
+NASTY = "a\n::error::b\x1b[2J\u202e.py"
+
+
+@pytest.mark.parametrize("format", [format.value for format in Format])
+@pytest.mark.parametrize("words", [(), ("--statistics",)], ids=["findings", "statistics"])
+def test_a_name_is_escaped_in_every_format(run, tmp_path, format, words):
+    (tmp_path / NASTY).write_text(STEP)
+    (tmp_path / f"broken{NASTY}").write_text("def (:\n")
+    code, out, err = run("check", ".", "--format", format, *words)
+    assert code == 2
+    assert not {"\x1b", "\u202e"} & {*out, *err}
+    assert not any(line.startswith("::error::b") for line in (out + err).splitlines())
+
+
+def test_a_name_is_escaped_in_patches_and_errors(run, tmp_path):
+    (tmp_path / NASTY).write_text(STEP.replace("state + x.sum().item()", "torch.tensor([1.0]).to(x.device)"))
+    said = [
+        run("check", ".", "--diff", "--unsafe-fixes"),
+        run("check", ".", "--entry", NASTY),
+        run("check", NASTY + "x"),
+    ]
+    assert not {"\x1b", "\u202e"} & set("".join(out + err for _, out, err in said))
+
+
 def test_an_output_file_that_cannot_be_written(run, tmp_path):
     (tmp_path / "m.py").write_text(STEP)
     code, out, err = run("check", "m.py", "--output", "gone/report.txt")
@@ -149,6 +177,95 @@ def test_findings_do_not_depend_on_the_order_of_paths(run, tmp_path):
         for names in (["a.py", "b.py", "c.py"], ["c.py", "a.py", "b.py"])
     )
     assert forth == back
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs on this system")
+def test_a_fifo_is_not_waited_for(run, tmp_path):
+    os.mkfifo(tmp_path / "pipe.py")
+    assert run("check", "pipe.py")[2] == "error: pipe.py: not a regular file\n"
+
+
+def test_a_link_to_itself_is_no_file(run, tmp_path):
+    (tmp_path / "loop.py").symlink_to("loop.py")
+    assert run("check", "loop.py") == (2, "", "error: no such file or directory: loop.py\n")
+
+
+def test_a_working_directory_that_is_gone(tmp_path):
+    (tmp_path / "gone").mkdir()
+    code = "import os, sys, capturelint.cli as cli; os.rmdir(os.getcwd()); sys.argv = ['', 'check', 'm.py']; cli.main()"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path / "gone", capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (2, "error: the working directory does not exist any more\n")
+
+
+def test_a_pipe_of_ascii_shows_sources_all_the_same(tmp_path):
+    (tmp_path / "m.py").write_text(STEP.replace("state + x", "'\u4e2d', x"), encoding="utf-8")
+    command = [sys.executable, "-m", "capturelint", "check", "m.py"]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert "return '\\u4e2d', x.sum().item()" in ended.stdout
+
+
+# ---------------------------------------------------------------- standard input
+
+
+@pytest.fixture
+def type_in(monkeypatch) -> Callable[[str], None]:
+    """Puts a text on standard input."""
+    return lambda text: monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+
+
+def test_standard_input_is_checked_under_its_name(run, type_in):
+    type_in(STEP)
+    code, out, _ = run("check", "--stdin-filename", "pkg/m.py", "-", "--format", "json")
+    assert (code, [(f["path"], f["line"]) for f in json.loads(out)["findings"]]) == (1, [("pkg/m.py", 13)])
+
+
+def test_standard_input_is_checked_in_place_of_the_file(run, type_in, tmp_path):
+    (tmp_path / "m.py").write_text("x = 1\n")
+    type_in(STEP)
+    assert "13 |     return state + x.sum().item()" in run("check", "--stdin-filename", "m.py", "-")[1]
+
+
+def test_a_notebook_on_standard_input(run, type_in):
+    cells = [{"cell_type": "markdown", "source": "text"}, {"cell_type": "code", "source": STEP}]
+    type_in(json.dumps({"nbformat": 4, "metadata": {}, "cells": cells}))
+    assert run("check", "--stdin-filename", "n.ipynb", "-")[1].startswith("n.ipynb:cell 2:13:")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("-",), "-: name what is on standard input with --stdin-filename NAME"),
+        (("m.py", "--stdin-filename", "m.py"), "--stdin-filename: give - for the path, which is standard input"),
+        (("-", "m.py", "--stdin-filename", "m.py"), "-: standard input is checked alone"),
+        (("-", "--stdin-filename", "m.py", "--fix"), "-: --fix and --diff rewrite files, not standard input"),
+    ],
+)
+def test_standard_input_has_one_name_and_stands_alone(run, words, said):
+    assert run("check", *words) == (2, "", f"error: {said}\n")
+
+
+# ---------------------------------------------------------------- kept results
+
+
+def test_the_directory_of_kept_results_is_the_projects_own_where_it_says_so(run, tmp_path):
+    (tmp_path / "m.py").write_text(STEP)
+    (tmp_path / "capturelint.toml").write_text("cache-dir = '.capturelint_cache'\n")
+    assert run("cache", "dir")[1] == f"{tmp_path.resolve() / '.capturelint_cache'}\n"
+    first, second = run("check", "m.py"), run("check", "m.py")
+    assert first == second
+    assert run("cache", "clear")[1].startswith("2 records removed from ")
+    assert run("cache", "clear")[1].startswith("0 records removed from ")
+
+
+def test_no_cache_writes_nothing(run, tmp_path):
+    (tmp_path / "m.py").write_text(STEP)
+    (tmp_path / "capturelint.toml").write_text("cache-dir = 'kept'\n")
+    assert run("check", "m.py", "--no-cache")[0] == 1
+    assert not (tmp_path / "kept").exists()
 
 
 @pytest.mark.skipif(getattr(os, "getuid", lambda: 0)() == 0, reason="root may read everything")

@@ -193,12 +193,11 @@ def apply_baseline(
     new = tuple(f for f in given if f.suppressed or f.fingerprint not in entries)
     met = {finding.fingerprint for finding in given}
     base = root or path.parent
-    gone = tuple(
-        entry for key, entry in entries.items() if key not in met and is_under((base / entry.path).resolve(), checked)
-    )
+    gone = tuple(entry for key, entry in entries.items() if key not in met and is_under(base / entry.path, checked))
     return Compared(new, len(given) - len(new), gone)
 
 
 def is_under(path: Path, checked: Sequence[Path]) -> bool:
     """Whether a file lies under one of the paths; true without paths."""
-    return not checked or any(path.is_relative_to(top.resolve()) for top in checked)
+    real = Path(os.path.realpath(path))
+    return not checked or any(real.is_relative_to(os.path.realpath(top)) for top in checked)

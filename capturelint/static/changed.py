@@ -6,6 +6,7 @@ changed at all, since the lines of its cells are not lines of the file.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Iterable, Mapping
@@ -32,7 +33,7 @@ class Changes:
         place = finding.place
         if place is None:
             return True
-        path = place.path.resolve()
+        path = Path(os.path.realpath(place.path))
         if path not in self.files:
             return False
         ranges = self.files[path]
@@ -54,10 +55,10 @@ def changed_since(revision: str, directory: Path) -> Changes:
     # The names come apart from the hunks and in the same order, so no name has to be parsed out of a quoted header.
     sections = re.split(rb"^diff --git .*$", git(top, *DIFF, "--unified=0", revision, "--"), flags=re.MULTILINE)[1:]
     files: dict[Path, tuple[range, ...] | None] = {
-        (top / name).resolve(): hunks(section) for name, section in zip(names, sections, strict=True)
+        Path(os.path.realpath(top / name)): hunks(section) for name, section in zip(names, sections, strict=True)
     }
     untracked = split(git(top, "ls-files", "--others", "--exclude-standard", "-z"))
-    return Changes(files | {(top / name).resolve(): None for name in untracked})
+    return Changes(files | {Path(os.path.realpath(top / name)): None for name in untracked})
 
 
 def on_changed_lines(findings: Iterable[Finding], changes: Changes) -> tuple[Finding, ...]:

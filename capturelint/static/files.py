@@ -128,9 +128,9 @@ def find_sources(
     wanted = IgnoreFile(base, patterns(include)) if include else None
     found: dict[str, Path] = {}
     for path in paths:
-        if not path.exists():
+        if not os.path.exists(path):
             raise UsageError(f"no such file or directory: {path}")
-        if not path.is_dir():
+        if not os.path.isdir(path):
             found.setdefault(os.path.abspath(path), path)
             continue
         top = Path(os.path.abspath(path))

@@ -312,7 +312,7 @@ def parse(text: str, path: Path) -> ast.Module:
 
 def package_of(directory: Path) -> tuple[str, Path]:
     """The dotted name of a directory, empty where it is no package, and the directory that this name is relative to."""
-    here = directory.resolve()
+    here = Path(os.path.realpath(directory))
     parts: list[str] = []
     while (here / "__init__.py").is_file():
         parts.insert(0, here.name)
