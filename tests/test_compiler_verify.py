@@ -233,3 +233,37 @@ def test_coverage_is_told_with_the_kernels_outside():
 def test_every_kind_of_event_is_a_rule_with_a_page(kind):
     assert kind.value in BUILT_IN
     assert page(kind.value).summary
+
+
+def verify_on_gpu(target: Path, *options: str) -> tuple[int, dict]:
+    command = [sys.executable, "-m", "capturelint", "verify", str(target), "--device", "cuda", "--compile"]
+    result = subprocess.run(
+        [*command, "--format", "json", *options], capture_output=True, text=True, check=False, cwd=TARGETS.parent
+    )
+    return result.returncode, json.loads(result.stdout)
+
+
+@pytest.mark.gpu
+def test_a_clean_step_runs_whole_inside_graphs_and_is_timed_four_ways():
+    code, report = verify_on_gpu(
+        TARGETS.parent / "targets" / "clean_decoder.py", "--buckets", "1,4", "--min-coverage", "100"
+    )
+
+    assert (code, report["findings"]) == (0, [])
+    assert [bucket["coverage"]["outside"] for bucket in report["compile"]["buckets"]] == [[], []]
+    for bucket in report["buckets"]:
+        assert bucket["eager_ms"]["p50"] > bucket["replay_ms"]["p50"] > bucket["compiled_captured_ms"]["p50"]
+        assert bucket["compiled_ms"]["p50"] < bucket["eager_ms"]["p50"]
+
+
+@pytest.mark.gpu
+def test_a_partition_is_a_finding_and_proves_what_check_foretold(tmp_path):
+    suspects = tmp_path / "check.json"
+    check = [sys.executable, "-m", "capturelint", "check", str(TARGETS / "cpu_roundtrip.py"), "--format", "json"]
+    subprocess.run([*check, "--output", str(suspects)], check=False, cwd=TARGETS.parent)
+    code, report = verify_on_gpu(TARGETS / "cpu_roundtrip.py", "--buckets", "4", "--suspects", str(suspects))
+
+    assert code == 1
+    found = {(finding["rule"], finding["line"], finding["confidence"]) for finding in report["findings"]}
+    assert {("cudagraph-partition", 19, "proven"), ("host-sync", 19, "proven")} <= found
+    assert {kernel["line"] for kernel in report["compile"]["coverage"]["outside"]} <= {19, 20}
