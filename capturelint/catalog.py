@@ -8,8 +8,9 @@ beside the package in an editable install and inside it in a wheel.
 from __future__ import annotations
 
 import difflib
+import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -21,6 +22,8 @@ from capturelint.store import Store, digest, user_directory
 from capturelint.vocabulary import Effect, EventKind, Locate, ObservationKind, Outcome, Phase, ReasonFrom, Severity
 
 KEBAB = re.compile(r"[a-z]+(-[a-z]+)*\Z")
+OWN_RULES = "CAPTURELINT_RULES"
+"""The variable that names directories of rules, separated as in ``PATH``; the configuration's ``rules`` fills it."""
 TABLES = {"operations.yaml", "aten.yaml", "messages.yaml"}
 RULE_KEYS = (
     "name",
@@ -74,13 +77,32 @@ def data_directory(name: str) -> Path:
     return inside if inside.is_dir() else package.parent / name
 
 
+def own_directories() -> tuple[Path, ...]:
+    """Directories with rules and operations of the user's, as ``add_rules`` or the environment names them."""
+    return tuple(Path(name) for name in os.environ.get(OWN_RULES, "").split(os.pathsep) if name)
+
+
+def add_rules(directories: Iterable[Path]) -> None:
+    """Also read the rules and operations of these directories, in this process and in those that it starts."""
+    given = [os.fspath(path) for path in directories]
+    if given:
+        os.environ[OWN_RULES] = os.pathsep.join(given)
+        load_rules.cache_clear()
+        load_operations.cache_clear()
+
+
 @cache
 def load_rules() -> Mapping[str, Rule]:
     """Every rule by name, in alphabetical order. Raises ``CatalogError``."""
-    directory = data_directory("rules")
-    files = sorted(path for path in directory.glob("*.yaml") if path.name not in TABLES)
-    rules = [read_rule(path) for path in files]
-    return {rule.name: rule for rule in rules}
+    rules: dict[str, Rule] = {}
+    for directory in (data_directory("rules"), *own_directories()):
+        if not directory.is_dir():
+            raise CatalogError(f"{directory}: no such directory of rules")
+        for path in sorted(path for path in directory.glob("*.yaml") if path.name not in TABLES):
+            if path.stem in rules or path.stem in BUILT_IN:
+                raise CatalogError(f"{path}: there is a rule '{path.stem}' already")
+            rules[path.stem] = read_rule(path)
+    return {name: rules[name] for name in sorted(rules)}
 
 
 def find_rules(names: Iterable[str]) -> frozenset[str]:
@@ -414,6 +436,18 @@ CASE_KEYS = {"effect", "when", "torch", "sure"}
 WHEN_KEYS = ("absent", "given", "device", "host")
 
 
+def own_operations() -> Iterator[tuple[str, Operation]]:
+    """Rows of the user's ``operations.yaml``; they win over ours. ``sources`` may be left out there."""
+    for directory in own_directories():
+        path = directory / "operations.yaml"
+        if path.is_file():
+            record = read_mapping(path)
+            sources = {path.name: "", **section(path, {"sources": {}, **record}, "sources")}
+            rows = section(path, record, "operations")
+            given = {name: {"source": path.name, **row} if isinstance(row, dict) else row for name, row in rows.items()}
+            yield from read_operations(path, given, sources).items()
+
+
 @cache
 def load_operations() -> Operations:
     """The operation catalogue. Raises ``CatalogError``."""
@@ -425,7 +459,7 @@ def load_operations() -> Operations:
         for name in names if isinstance(names, list) else []:
             results.setdefault(str(name), set()).add(sort)
     return Operations(
-        operations=read_operations(path, section(path, record, "operations"), sources),
+        operations=read_operations(path, section(path, record, "operations"), sources) | dict(own_operations()),
         constructs=read_operations(path, section(path, record, "constructs"), sources),
         results={name: frozenset(sorts) for name, sorts in results.items()},
         modules={

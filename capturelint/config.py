@@ -35,6 +35,7 @@ KEYS = (
     "ignore",
     "include",
     "per-file-ignores",
+    "rules",
     "select",
     "torch",
 )
@@ -61,6 +62,7 @@ class Config:
     ignore: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     include: tuple[str, ...] = ()
+    rules: tuple[Path, ...] = ()
     baseline: Path | None = None
     cache_dir: Path | None = None
     per_file_ignores: tuple[tuple[str, tuple[str, ...]], ...] = ()
@@ -142,6 +144,7 @@ def parse(path: Path, table: Table) -> Config:
         ignore=texts_of(path, table, "ignore"),
         exclude=texts_of(path, table, "exclude"),
         include=texts_of(path, table, "include"),
+        rules=tuple(root / name for name in texts_of(path, table, "rules")),
         baseline=root / baseline if baseline else None,
         cache_dir=root / cache_dir if cache_dir else None,
         per_file_ignores=per_file_ignores_of(path, table),

@@ -11,7 +11,7 @@ from pathlib import Path
 import typer
 
 from capturelint import __version__
-from capturelint.catalog import find_rules
+from capturelint.catalog import add_rules, find_rules
 from capturelint.config import Config, declared_torch, is_in_project, load_config
 from capturelint.errors import UsageError
 from capturelint.escape import visible
@@ -68,6 +68,7 @@ def run(
     sources = given_sources(paths, stdin_filename, rewrites=diff or fix)
     paths = [stdin_filename or path if path == STDIN else path for path in paths]
     settings = load_config(paths[0], config)
+    add_rules(settings.rules)
     wanted, unwanted = names(select) or settings.select, names(ignore) or settings.ignore
     find_rules([*wanted, *unwanted])
     level = LEVELS.get(confidence or "", settings.confidence or Confidence.LIKELY)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import shutil
 import sys
 from enum import Enum
+from pathlib import Path
 
 import typer
 
+from capturelint.catalog import add_rules
+from capturelint.config import load_config
 from capturelint.report.page import list_json, list_text, page, page_json, page_markdown, page_text
 
 
@@ -33,6 +36,7 @@ def explain(
 
     Example: capturelint explain host-sync
     """
+    add_rules(load_config(Path.cwd()).rules)
     if rule is None:
         typer.echo(list_json() if format is PageFormat.JSON else list_text(), nl=False)
         return

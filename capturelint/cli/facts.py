@@ -9,6 +9,7 @@ from pathlib import Path
 
 import typer
 
+from capturelint.catalog import add_rules
 from capturelint.cli.check import bindings, names
 from capturelint.config import declared_torch, load_config
 from capturelint.report import EntryRecord
@@ -43,6 +44,7 @@ def facts(
     Example: capturelint facts model.py
     """
     settings = load_config(paths[0])
+    add_rules(settings.rules)
     options = Options(
         entry=tuple(entry) or settings.entry,
         bind=bindings(settings, bind),

@@ -14,7 +14,7 @@ from pathlib import Path
 from lsprotocol import types
 from pygls.workspace import PositionCodec
 
-from capturelint.catalog import load_rules
+from capturelint.catalog import add_rules, load_rules
 from capturelint.cli.check import ANY_TORCH, report_of
 from capturelint.config import declared_torch, is_in_project, load_config
 from capturelint.finding import Finding
@@ -39,7 +39,8 @@ def find(documents: Documents) -> dict[Path, list[Finding]]:
     paths = [*documents.texts, *documents.folders]
     if not paths:
         return {}
-    settings = load_config(paths[0], None)
+    settings = load_config(paths[0])
+    add_rules(settings.rules)
     version = settings.torch or declared_torch(paths[0])
     options = Options(
         entry=settings.entry,

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from capturelint.catalog import data_directory
+from capturelint.catalog import data_directory, own_directories
 from capturelint.errors import SourceError
 from capturelint.finding import Finding
 from capturelint.report.model import EntryRecord
@@ -46,7 +46,7 @@ def tool_digest() -> str:
     """Everything of ours that a result depends on: rules, our own sources and the version of Python."""
     package = Path(__file__).parent.parent
     ours = [*package.glob("*.py"), *package.glob("static/*.py"), *package.glob("predicates/*.py")]
-    rules = data_directory("rules").glob("*.yaml")
+    rules = [path for place in (data_directory("rules"), *own_directories()) for path in place.glob("*.yaml")]
     names = sorted(os.fspath(path) for path in (*ours, *rules))
     parts: list[str | bytes] = [sys.version, sys.implementation.name]
     for name in names:
