@@ -24,6 +24,9 @@ HOST_METHODS = re.compile(r"\.(item|tolist|cpu|numpy|to|synchronize|query)\(")
 CAPTURE_WORDS = ("captur", "another stream")
 """Words of CUDA's refusals; what the target raises by itself has none of them."""
 
+LOOK_UPS = ("bisect", "next(", "graphs[", "searchsorted")
+"""How the bucket of a live batch is looked up."""
+
 GROWING = {"cat", "stack", "constant_pad_nd", "pad", "hstack", "vstack"}
 
 EFFECT_RULES: Mapping[Effect, str] = {
@@ -215,12 +218,22 @@ def rule_name(observation: Observation, spot: Spot | None) -> str:
             return operation_rule(observation.kind, spot) or read_rule(spot)
         case ObservationKind.SHAPE_CHANGED if observation.home or observation.call in GROWING:
             return "cache-growth"
+        case ObservationKind.ADDRESS_CHANGED if observation.before == "None":
+            return "lazy-init"
+        case ObservationKind.REFUSED if spot is not None and is_missing_bucket(observation, spot):
+            return "bucket-gap"
         case ObservationKind.REFUSED if not any(words in observation.text for words in CAPTURE_WORDS):
             return "unexplained"
         case ObservationKind.REFUSED if "another stream" in observation.text:
             return "stream-misuse"
         case kind:
             return DEFAULT_RULES[kind]
+
+
+def is_missing_bucket(observation: Observation, spot: Spot) -> bool:
+    """Whether a look-up among captured sizes ran off their end."""
+    ran_off = observation.text.startswith(("IndexError", "KeyError", "StopIteration"))
+    return ran_off and any(word in code_at(replace(spot, column=0), MAX_CODE * 100) for word in LOOK_UPS)
 
 
 def operation_rule(kind: ObservationKind, spot: Spot) -> str:

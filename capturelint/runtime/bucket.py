@@ -28,7 +28,7 @@ from capturelint.runtime.replay import run_replay
 from capturelint.runtime.states import Origin, UnequalCopiesError
 from capturelint.runtime.target import Target
 from capturelint.runtime.trace import Call, Recorder
-from capturelint.runtime.witness import is_out_of_memory, refusal
+from capturelint.runtime.witness import aftermath, is_out_of_memory, refusal
 from capturelint.vocabulary import ObservationKind, Verdict
 
 
@@ -189,7 +189,7 @@ def refused(
         message = " ".join(str(error).split("\n")[0].split())
         return Judged(BucketResult(bucket, Verdict.OUT_OF_MEMORY, message=message), unfit=True)
     calls = [call for call in recorder.calls if call.failed] or reference.calls
-    seen = refusal(error, session.project, calls, forks.unjoined, session.plan.warm_up)
+    seen = aftermath(refusal(error, session.project, calls, forks.unjoined, session.plan.warm_up), recorder.calls)
     if not seen.spots and recorder.calls:
         seen = replace(seen, spots=next((call.spots for call in recorder.calls if call.failed), ()))
     result = BucketResult(

@@ -60,13 +60,18 @@ def frozen(captured: StepTrace, later: StepTrace) -> list[Observation]:
 
 
 def observations_of(pairs: Sequence[tuple[Call, Call]], captured: StepTrace, later: StepTrace) -> Iterator[Observation]:
-    """Differences of calls that are otherwise the same, up to the first shape that is no cause."""
+    """Differences of calls that are otherwise the same, up to the first shape that is no cause.
+
+    A shape that follows a number is that number's doing, and so is everything behind it.
+    """
+    is_explained = False
     for before, after in pairs:
         if shapes(before) != shapes(after):
-            roots = [*growth(pairs, captured, later)]
-            yield from roots or [shape_changed(before, after, later, "")]
+            roots = [] if is_explained else [*growth(pairs, captured, later)]
+            yield from roots or ([] if is_explained else [shape_changed(before, after, later, "")])
             return
         if before.scalars != after.scalars:
+            is_explained = True
             yield scalar_changed(before, after, later)
         elif contents(before) != contents(after) and reaches_device(after):
             yield host_bytes_changed(before, after, later)

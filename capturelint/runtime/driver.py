@@ -6,7 +6,8 @@ reference returns. It captures by itself, so a refusal has the driver's frames a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ import torch
 from capturelint.errors import TargetError
 from capturelint.runtime.channel import Channel
 from capturelint.runtime.compare import compare, tolerance
+from capturelint.runtime.driven import causes
 from capturelint.runtime.eager import DEVICE
 from capturelint.runtime.forks import Forks
 from capturelint.runtime.observations import BucketResult, Observation
@@ -48,7 +50,20 @@ def run_driver(plan: Plan, channel: Channel, project: Project) -> None:
     else:
         channel.enter(Stage.EAGER, DRIVEN)
         expected, got = reference(plan, path)(DEVICE), returned
-    channel.send(compared(plan, steps_of(expected), steps_of(got)))
+    result = compared(plan, steps_of(expected), steps_of(got))
+    if result.verdict is Verdict.REPLAY_DIFFERS:
+        channel.enter(Stage.BLAME, DRIVEN)
+        result = explained(result, driver, project)
+    channel.send(result)
+
+
+def explained(result: BucketResult, driver: Callable[[str], object], project: Project) -> BucketResult:
+    """A wrong result with its causes; as it is where none is seen, or where looking for them fails."""
+    try:
+        found = causes(driver, project)
+    except Exception as error:  # noqa: BLE001 - the target's code runs again here and may raise anything
+        found = [Observation(ObservationKind.VALUES_DIFFER, f"looking for the cause failed: {error}")]
+    return replace(result, observations=tuple(found) or result.observations)
 
 
 def reference(plan: Plan, path: Path):  # type: ignore[no-untyped-def]  # noqa: ANN201

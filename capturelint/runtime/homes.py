@@ -69,6 +69,8 @@ def read(owner: object, key: object) -> object:
             return owner.get(key)
         case list() | tuple():
             return owner[key] if isinstance(key, int) and key < len(owner) else None
+        case types.FrameType():
+            return owner.f_locals.get(str(key))
         case types.FunctionType():
             return {name: value for _, name, value in function_slots(owner)}.get(str(key))
         case _:

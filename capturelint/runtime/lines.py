@@ -10,7 +10,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import TypeAlias
 
@@ -42,7 +42,10 @@ class Store:
 
 @dataclass(slots=True)
 class LineLog:
-    """Lines, stores to the watched slots, and draws from the host's random generators and clocks."""
+    """Lines, stores to the watched slots, and draws from the host's random generators and clocks.
+
+    A slot is watched up to its first store; with ``keeps`` every store is noted.
+    """
 
     project: Project
     watched: list[Slot] = field(default_factory=list)
@@ -51,6 +54,7 @@ class LineLog:
     draws: list[tuple[Spot, ...]] = field(default_factory=list)
     depth: int = 0
     last: tuple[Spot, ...] = ()
+    keeps: bool = False
 
     @contextmanager
     def recording(self) -> Iterator[LineLog]:
@@ -96,7 +100,10 @@ class LineLog:
         for slot in list(self.watched):
             if slot.has_changed():
                 self.watched.remove(slot)
-                self.stores.append(Store(slot, slot.current(), self.last))
+                now = slot.current()
+                self.stores.append(Store(slot, now, self.last))
+                if self.keeps:
+                    self.watched.append(replace(slot, value=now))
 
 
 def is_draw(function: object) -> bool:

@@ -20,6 +20,8 @@ from capturelint.runtime.project import Project
 
 MAX_HOST_BYTES = 1 << 16
 GATHERS = {"embedding", "index_select", "index", "gather"}
+NOTHING = {"detach", "alias"}
+"""Calls that launch nothing and compute nothing: a recorder below this one may make them."""
 OVERWRITES = {"copy_", "index_copy_", "index_put_", "scatter_", "fill_", "zero_", "_index_put_impl_"}
 """Calls that write their first tensor without reading it."""
 
@@ -92,7 +94,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         outputs, _ = describe((result,), {})
         self.made |= {key_of(tensor) for tensor in each_tensor(result)} - given - self.written.keys()
         call = Call(str(func), tensors, scalars, spots, stream, outputs)
-        self.calls.append(call)
+        if call.short not in NOTHING:
+            self.calls.append(call)
         if not is_view(func):
             self.note_reads(call, args, kwargs, result)
         return result

@@ -7,6 +7,7 @@ step run eagerly under the recorder, so the calls made at the refused line tell 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -27,6 +28,9 @@ REFUSALS = (
     "is not allowed during",
 )
 """Words of the errors with which CUDA or torch refuse a capture, the follow-up "previous error" excluded."""
+
+AFTERMATH = "due to a previous error during capture"
+"""What every call, and the end of the capture, fails with after the one that was refused."""
 
 READS = {"_local_scalar_dense", "is_nonzero", "equal", "item", "allclose"}
 COUNTS = {"nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "bincount", "argwhere", "histc"}
@@ -53,6 +57,21 @@ def refusal(
     if kind is ObservationKind.UNJOINED_STREAM:
         spots = unjoined
     return Observation(kind, f"{type(cause).__name__}: {text}", spots, step=step, call=call_at(spots, eager))
+
+
+def aftermath(seen: Observation, traced: Sequence[Call]) -> Observation:
+    """A refusal whose own error the target caught: told by the first call that failed, where calls were recorded.
+
+    The line of the error that came out is a later one, so it is not kept.
+    """
+    if AFTERMATH not in seen.text:
+        return seen
+    first = next((call for call in traced if call.failed and AFTERMATH not in call.failed), None)
+    if first is None:
+        return replace(seen, spots=())
+    kind = kind_of_call(first) or ObservationKind.REFUSED
+    failed = " ".join(first.failed.split("\n")[0].split())
+    return replace(seen, kind=kind, text=f"`{first.short}`: {failed}", spots=first.spots, call=first.short)
 
 
 def kind_of(cause: BaseException, spots: tuple[Spot, ...], eager: Sequence[Call]) -> ObservationKind:

@@ -1,0 +1,274 @@
+"""What goes wrong without a frame of its own is blamed on its line: in the step, and in the code that captures it."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+from runtime_here import messages_of, plan, write_target
+
+from capturelint.runtime.blame import Suspects, blame
+from capturelint.runtime.observations import BucketResult
+
+STEP = """
+import torch
+
+def build(device):
+    torch.manual_seed(0)
+    return torch.nn.Linear(4, 4).to(device)
+
+def inputs(batch, step, device):
+    g = torch.Generator().manual_seed(step)
+    return {"x": torch.randn(batch, 4, generator=g).to(device)}
+
+def step(state, x):
+"""
+
+UNJOINED = """
+    side = torch.cuda.Stream()
+    y = state(x)
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # here
+        z = y * 2
+    return y
+"""
+
+SWALLOWED = """
+    try:
+        scale = x[0, 0].item()  # here
+    except RuntimeError:
+        scale = 1.0
+    return state(x) * scale
+"""
+
+WRONG = """
+    state.n = getattr(state, "n", 0) + 1
+    return state(x) * state.n  # here
+"""
+
+
+def answer(target, **changes):
+    """The verdict, and rule and line of every finding."""
+    *_, result = [each for each in messages_of(plan(target, **changes)) if isinstance(each, BucketResult)]
+    found = blame(result.observations, 2, Suspects())
+    return result.verdict.value, [(each.rule, each.place.line if each.place else 0) for each in found]
+
+
+def marked(source):
+    """The line with the mark."""
+    return next(number for number, line in enumerate(source.splitlines(), 1) if line.endswith("# here"))
+
+
+@pytest.mark.parametrize(
+    ("body", "verdict", "rule"),
+    [
+        (UNJOINED, "capture-error", "stream-misuse"),
+        (SWALLOWED, "capture-error", "host-sync"),
+        (WRONG, "replay-differs", "baked-scalar"),
+    ],
+    ids=["unjoined stream", "reported by the end of the capture", "wrong without an error"],
+)
+def test_what_has_no_frame_is_blamed_on_its_line(tmp_path, body, verdict, rule):
+    source = STEP + body.lstrip("\n")
+    got, found = answer(write_target(tmp_path, source), traced=True)
+    assert got == verdict
+    assert (rule, marked(source)) in found
+
+
+DRIVER = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+        self.scale = 1
+        self.bank = [torch.full((4,), 1.0 + i, device="cuda") for i in range(2)]
+        self.bias = self.bank[0]
+        self.cache = torch.zeros(6, 4, device="cuda")
+        self.lazy = None
+        self.register_buffer("n", torch.zeros(1))
+
+    def forward(self, x):
+        self.n.add_(1)
+        return self.layer(x) * self.scale + self.bias + self.n
+
+    def write(self, x, slot):
+        self.cache[slot] = x  # negative
+        return self.cache[:2] + 0
+
+    def keep(self, x):
+        if self.lazy is None:
+            self.lazy = torch.zeros(2, 4, device="cuda")  # lazy
+        self.lazy.add_(x)
+        return self.lazy + 0
+
+def build():
+    torch.manual_seed(0)
+    return Model().cuda()
+
+def inputs(step):
+    return torch.randn(2, 4, generator=torch.Generator().manual_seed(step)).cuda()
+
+def step(model, x):
+    return model(x)
+
+def capture(run):
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        output = run()
+    return graph, output
+"""
+
+STALE = """
+@torch.no_grad()
+def drive(device):
+    model, eager, x = build(), build(), inputs(0)
+    graph, output = capture(lambda: step(model, x))
+    expected, got = [], []
+    for i in range(3):
+        expected.append(step(eager, inputs(i)).clone())
+        x.copy_(inputs(i))
+        graph.replay()
+        got.append(output)  # here
+    return {"expected": torch.stack(expected), "got": torch.stack(got)}
+"""
+
+REBOUND = """
+class Session:
+    def __init__(self):
+        self.model, self.x = build(), inputs(0)
+        self.graph, self.output = capture(lambda: step(self.model, self.x))
+
+    def advance(self):
+        self.graph.replay()
+        self.x = self.output.sin()  # here
+        return self.output.clone()
+
+@torch.no_grad()
+def drive(device):
+    session, eager, x = Session(), build(), inputs(0)
+    expected, got = [], []
+    for i in range(3):
+        y = step(eager, x)
+        x = y.sin()
+        expected.append(y)
+        got.append(session.advance())
+    return {"expected": torch.stack(expected), "got": torch.stack(got)}
+"""
+
+AROUND = """
+@torch.no_grad()
+def drive(device):
+    model, eager, x = build(), build(), inputs(0)
+    graph, output = capture(lambda: step(model, x))
+    expected, got = [], []
+    for i in range(3):
+        BETWEEN
+        x.copy_(inputs(i))
+        expected.append(step(eager, inputs(i)).clone())
+        graph.replay()
+        got.append(output.clone())
+    return {"expected": torch.stack(expected), "got": torch.stack(got)}
+"""
+
+SWAPPED = AROUND.replace("BETWEEN", "eager.bias = eager.bank[i % 2]\n        model.bias = model.bank[i % 2]  # here")
+FROZEN = AROUND.replace("BETWEEN", "eager.scale = model.scale = i + 1")
+
+WARMED = AROUND.replace("BETWEEN", "pass").replace(
+    "    graph, output", "    for _ in range(2):\n        step(model, x)  # here\n    graph, output", 1
+)
+
+FREED = """
+@torch.no_grad()
+def drive(device):
+    eager, x = build(), inputs(0)
+    def prepared(model):
+        return capture(lambda: step(model, x))
+    graph, output = prepared(build())  # here
+    expected, got, scratch = [], [], []
+    for i in range(3):
+        scratch.append(torch.full((4, 4), 9.0, device="cuda"))
+        expected.append(step(eager, inputs(i)).clone())
+        x.copy_(inputs(i))
+        graph.replay()
+        got.append(output.clone())
+    return {"expected": torch.stack(expected), "got": torch.stack(got)}
+"""
+
+NEGATIVE = """
+@torch.no_grad()
+def drive(device):
+    model, x = build(), inputs(0)
+    slot = torch.tensor([0, -1], device="cuda")
+    graph, output = capture(lambda: model.write(x, slot))
+    graph.replay()
+    return {"expected": torch.zeros(4, device="cuda"), "got": model.cache[5].clone()}
+"""
+
+LAZY = """
+@torch.no_grad()
+def drive(device):
+    model, eager, x = build(), build(), inputs(0)
+    graph, output = capture(lambda: model.keep(x))
+    expected, got = [], []
+    for i in range(3):
+        expected.append(eager.keep(inputs(i)).clone())
+        x.copy_(inputs(i))
+        graph.replay()
+        got.append(output.clone())
+    return {"expected": torch.stack(expected), "got": torch.stack(got)}
+"""
+
+GAP = """
+import bisect
+
+@torch.no_grad()
+def drive(device):
+    model, graphs = build(), {2: None}
+    sizes = sorted(graphs)
+    return graphs[sizes[bisect.bisect_left(sizes, 3)]]  # here
+"""
+
+
+def driven(tmp_path, source):
+    return answer(write_target(tmp_path, source), driver="drive", buckets=(0,))
+
+
+@pytest.mark.parametrize(
+    ("body", "rule"),
+    [(STALE, "stale-output"), (REBOUND, "input-rebind"), (SWAPPED, "input-rebind"), (WARMED, "warm-up-state")],
+    ids=["kept output", "rebound input", "swapped tensor", "warmed-up state"],
+)
+def test_a_driver_that_is_silently_wrong_is_blamed_on_its_line(tmp_path, body, rule):
+    source = DRIVER + body
+    assert driven(tmp_path, source) == ("replay-differs", [(rule, marked(source))])
+
+
+def test_memory_that_a_driver_frees_is_blamed_where_it_is_freed(tmp_path):
+    source = DRIVER + FREED
+    verdict, found = driven(tmp_path, source)
+    assert verdict == "replay-differs"
+    assert ("state-rebind", marked(source)) in found
+
+
+@pytest.mark.parametrize(
+    ("body", "rule", "mark"),
+    [
+        (FROZEN, "baked-scalar", "self.scale + self.bias"),
+        (NEGATIVE, "pad-write", "# negative"),
+        (LAZY, "lazy-init", "# lazy"),
+    ],
+    ids=["frozen number", "negative index", "made in the capture"],
+)
+def test_a_line_of_the_step_is_blamed_for_what_a_driver_shows(tmp_path, body, rule, mark):
+    line = next(number for number, text in enumerate(DRIVER.splitlines(), 1) if mark in text)
+    assert driven(tmp_path, DRIVER + body) == ("replay-differs", [(rule, line)])
+
+
+def test_a_look_up_that_runs_off_the_buckets_is_a_gap(tmp_path):
+    source = DRIVER + GAP
+    assert driven(tmp_path, source) == ("crash", [("bucket-gap", marked(source))])
+
+
+def test_a_right_driver_has_no_finding(tmp_path):
+    assert driven(tmp_path, DRIVER + AROUND.replace("BETWEEN", "pass")) == ("ok", [])
