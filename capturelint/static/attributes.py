@@ -490,7 +490,8 @@ def note_element_store(vm: Interpreter, owner: Ref, value: Value, node: ast.AST)
     """A store under a key that is not known: like a slot write, on the container as a whole."""
     found = vm.heap[owner]
     if vm.recording and vm.heap.persistent(owner) and fresh_tensors(vm.heap, value):
-        old = found.element if found.element is not None else NONE
+        held = [*found.slots.values(), *([found.element] if found.element is not None else [])]
+        old = union(held) if held else NONE
         record_store(vm, Home(owner.oid, "[]"), old, value, node)
 
 

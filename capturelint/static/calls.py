@@ -19,6 +19,7 @@ from capturelint.static.values import (
     UNKNOWN,
     BoundExternal,
     Class,
+    Const,
     External,
     Function,
     Lambda,
@@ -31,6 +32,7 @@ from capturelint.static.values import (
     Value,
     int_constant,
     join,
+    options,
     union,
 )
 
@@ -90,10 +92,12 @@ def call_object(
     found = vm.heap.get(owner)
     if found is None or found.sort is not Sort.INSTANCE:
         return UNKNOWN
+    hooks = vm.items(found.slots["#hooks"]) if "#hooks" in found.slots else None
+    if hooks:
+        args = hooked(vm, hooks, owner, args, node)
     if isinstance(found.cls, str):
         value = call_external_instance(vm, owner, found, args, kwargs, node, extra)
-        run_hooks(vm, found, owner, args, value, node)
-        return value
+        return output_hooked(vm, hooks, owner, args, value, node) if hooks else value
     if not isinstance(found.cls, ClassDef):
         return UNKNOWN
     assigned = found.slots.get("forward")
@@ -103,17 +107,34 @@ def call_object(
         method = attributes.find_method(vm, found.cls, name)
         if method is not None:
             value = vm.call(attributes.bound(vm, owner, *method, node), args, kwargs, node, extra=extra)
-            run_hooks(vm, found, owner, args, value, node)
-            return value
+            return output_hooked(vm, hooks, owner, args, value, node) if hooks else value
     sequential = any(isinstance(base, str) and base.endswith(".Sequential") for base in attributes.bases(vm, found.cls))
     return chain(vm, owner, args, node) if sequential else UNKNOWN
 
 
-def run_hooks(vm: Interpreter, found: Object, owner: Ref, args: list[Value], value: Value, node: ast.AST) -> None:
-    """Forward hooks run inside the recorded call."""
-    hook = found.slots.get("#hook")
-    if hook is not None:
-        vm.call(hook, [owner, Sequence(tuple(args)), value], {}, node)
+def hooked(vm: Interpreter, hooks: list[Value], owner: Ref, args: list[Value], node: ast.AST) -> list[Value]:
+    """The arguments of a module's ``forward`` after its pre-hooks, which are recorded with it."""
+    for hook in hooks:
+        if isinstance(hook, Sequence) and hook.items is not None and hook.items[0] == Const("pre"):
+            given = vm.call(hook.items[1], [owner, Sequence(tuple(args))], {}, node)
+            if isinstance(given, Tensor):
+                args = [given]
+            elif isinstance(given, Sequence) and given.items is not None:
+                args = list(given.items)
+    return args
+
+
+def output_hooked(
+    vm: Interpreter, hooks: list[Value], owner: Ref, args: list[Value], value: Value, node: ast.AST
+) -> Value:
+    """The output of a module after its forward hooks: what a hook returns takes its place."""
+    for hook in hooks:
+        if isinstance(hook, Sequence) and hook.items is not None and hook.items[0] == Const("post"):
+            given = vm.call(hook.items[1], [owner, Sequence(tuple(args)), value], {}, node)
+            instead = [option for option in options(given) if option not in (NONE, UNKNOWN)]
+            kept = [value] if len(instead) < len(options(given)) or not instead else []
+            value = union([*kept, *instead])
+    return value
 
 
 def call_external_instance(

@@ -51,9 +51,9 @@ def call_dict(
                 if found.element is None:
                     attributes.put_element(vm, owner, default)
                 return vm.heap[owner].element or UNKNOWN
-            if not everything and not found.opaque:
-                return default
-            return union([*everything, default, *([UNKNOWN] if found.opaque and default == NONE else [])])
+            # Under a key that is known and not there it is not one of the others.
+            held = everything if key is Const else [found.element] if found.element is not None else []
+            return union([*held, default, *([UNKNOWN] if found.opaque and default == NONE else [])])
         case "values":
             return Sequence(tuple(everything)) if found.element is None else Sequence(None, union(everything))
         case "items":

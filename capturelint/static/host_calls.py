@@ -294,6 +294,9 @@ def call_instance(
         return cuda_calls.call_graph(vm, name, args, node)
     if cls == "random.Random":
         return drawn(vm, node)
+    if cls == nn_calls.HANDLE and name == "remove":
+        nn_calls.remove_hook(vm, found)
+        return NONE
     if cls == "torch.Generator":
         return owner if name in ("manual_seed", "seed", "clone_state") else UNKNOWN
     if cls.startswith("torch.distributions."):

@@ -30,6 +30,7 @@ from capturelint.static.values import (
     deps_of,
     element_of,
     int_constant,
+    join,
     options,
     tensor_in,
     union,
@@ -95,6 +96,9 @@ def object_item(vm: Interpreter, owner: Ref, index: Value, node: ast.Subscript) 
     if found.sort is Sort.INSTANCE:
         if isinstance(found.cls, ClassDef) and (method := attributes.find_method(vm, found.cls, "__getitem__")):
             return vm.call(attributes.bound(vm, owner, method[0], method[1], node), [index], {}, node)
+        items = vm.items(owner) if isinstance(found.cls, ClassDef) else None
+        if items is not None:
+            return sequence_item(vm, Sequence(tuple(items)), index, node)
         if not has_items(found):
             return UNKNOWN
     if found.sort is not Sort.DICT:
@@ -106,6 +110,8 @@ def object_item(vm: Interpreter, owner: Ref, index: Value, node: ast.Subscript) 
         return attributes.read_slot(vm, owner, key) or UNKNOWN
     if isinstance(index, Slice):
         return vm.new_list(Sequence(None, attributes.element(vm, owner)))
+    if key is not Const and found.sort is Sort.DICT and isinstance(key, (str, int)):
+        return found.element if found.element is not None else UNKNOWN
     inner = attributes.values_of(vm, owner)
     if any(tensor_in(value) is not None for value in inner):
         torch_calls.report_varying(vm, index, node, "index")
@@ -281,6 +287,10 @@ def store_object(vm: Interpreter, owner: Ref, index: Value, value: Value, node: 
         attributes.put_element(vm, owner, vm.element(value))
         return
     attributes.note_element_store(vm, owner, value, node)
+    if found.sort is Sort.LIST and found.slots and found.element is None:
+        # An item that is there, whichever: a list does not grow by it.
+        vm.heap.replace(owner, slots={at: join(held, value) for at, held in found.slots.items()})
+        return
     attributes.put_element(vm, owner, value)
 
 

@@ -17,7 +17,17 @@ from typing import TypeAlias
 
 from capturelint.catalog import Operations
 from capturelint.place import Frame
-from capturelint.static import attributes, calls, classes, indexing, managers, registries, results, torch_calls
+from capturelint.static import (
+    attributes,
+    calls,
+    classes,
+    indexing,
+    managers,
+    matching,
+    registries,
+    results,
+    torch_calls,
+)
 from capturelint.static.driver import Driver
 from capturelint.static.events import Event, Site
 from capturelint.static.facts import Watch
@@ -335,8 +345,10 @@ class Interpreter:
             self.narrow(node.test, scope, False)
             return self.run(node.orelse, scope)
         if truth is Truth.HOST and self.deep():
-            self.narrow(node.test, scope, False)
-            return self.run(node.orelse, scope)
+            # A switch that nobody knows is off, unless that is an error.
+            on = bool(node.orelse) and isinstance(node.orelse[-1], ast.Raise)
+            self.narrow(node.test, scope, on)
+            return self.run(node.body if on else node.orelse, scope)
         before = self.save(scope)
         arrived: list[State] = []
         marks: list[int] = []
@@ -514,20 +526,8 @@ class Interpreter:
         scope.nonlocals.update(node.names)
 
     def run_match(self, node: ast.Match, scope: Scope) -> bool:
-        """Every case may be the one."""
-        self.eval(node.subject, scope)
-        before = self.save(scope)
-        arrived = [before]
-        for case in node.cases:
-            self.restore(scope, before)
-            for captured in ast.walk(case.pattern):
-                name = getattr(captured, "name", None)
-                if isinstance(name, str):
-                    scope.names[name] = UNKNOWN
-            with self.uncertain(Truth.HOST):
-                if self.run(case.body, scope):
-                    arrived.append(self.save(scope))
-        return self.merge(scope, arrived)
+        """``match``: the cases that the value may take."""
+        return matching.run_match(self, node, scope)
 
     # ---------------------------------------------------------------- assignment
 
@@ -599,7 +599,7 @@ class Interpreter:
                     return [Const(key) for key in found.slots]
                 if found is not None and found.element is None and attributes.is_module_list(found):
                     return [self.heap.read(value, key) or UNKNOWN for key in found.slots if isinstance(key, int)]
-                return None
+                return matching.tuple_items(self, value)
             case _:
                 return None
 
@@ -1172,7 +1172,8 @@ class Interpreter:
         """Call each alternative of a value; ``extra`` says that more arguments were passed than are known."""
         chosen = [option for option in options(function) if option != NONE]
         # Which of several functions is called (a table of variants, a configured one) is a condition nobody knows.
-        several = sum(isinstance(option, (Function, Lambda, Class)) for option in chosen) > 1
+        callees = {option.function if isinstance(option, Method) else option for option in chosen}
+        several = sum(isinstance(callee, (Function, Lambda, Class)) for callee in callees) > 1
         self.doubt += several
         try:
             return union([calls.call_one(self, option, args, kwargs, node, extra, scope) for option in chosen])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from capturelint.static import attributes, cuda_calls
 from capturelint.static.index import ClassDef
 from capturelint.static.values import (
+    NONE,
     UNKNOWN,
     CaptureQuery,
     Device,
@@ -55,16 +56,25 @@ def enter(vm: Interpreter, item: ast.withitem, scope: Scope, node: ast.AST) -> C
     if isinstance(value, Device):
         return cuda_calls.enter_device(vm, value)
     entered: Value = value
+    leave: Value | None = None
     if isinstance(value, Ref) and (found := vm.heap.get(value)) is not None:
         if found.cls == "torch.cuda.Stream":
             return cuda_calls.enter_stream(vm, value, node)
         if isinstance(found.cls, ClassDef) and (method := attributes.find_method(vm, found.cls, "__enter__")):
             entered = vm.call(attributes.bound(vm, value, *method, node), [], {}, node)
+            if (leaving := attributes.find_method(vm, found.cls, "__exit__")) is not None:
+                leave = attributes.bound(vm, value, *leaving, node)
     elif isinstance(value, Sequence) and value.items is None:
         entered = value.element  # a generator under contextmanager: what it yields
     if item.optional_vars is not None:
         vm.assign(item.optional_vars, entered, scope, node)
-    return lambda: None
+    return lambda: leave_instance(vm, leave, node)
+
+
+def leave_instance(vm: Interpreter, leave: Value | None, node: ast.AST) -> None:
+    """``__exit__(None, None, None)``."""
+    if leave is not None:
+        vm.call(leave, [NONE, NONE, NONE], {}, node)
 
 
 @contextmanager

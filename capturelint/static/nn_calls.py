@@ -123,9 +123,7 @@ def call_nn_method(
                 attributes.put_element(vm, owner, args[1])
             return NONE
         case "register_forward_hook" | "register_forward_pre_hook":
-            if args:
-                vm.heap.write(owner, "#hook", args[0])
-            return UNKNOWN
+            return register_hook(vm, owner, "pre" if "pre" in name else "post", args[0]) if args else UNKNOWN
         case "parameters" | "buffers":
             return Sequence(None, Tensor(vm.module_memory, None, parameter=True))
         case "named_parameters" | "named_buffers":
@@ -149,6 +147,23 @@ def call_nn_method(
             return UNKNOWN
 
 
+def register_hook(vm: Interpreter, owner: Ref, when: str, hook: Value) -> Value:
+    """Add a hook to a module; what is given back can remove it."""
+    present = vm.items(vm.heap[owner].slots["#hooks"]) if "#hooks" in vm.heap[owner].slots else None
+    added = Sequence((Const(when), hook))
+    vm.heap.write(owner, "#hooks", Sequence((*(present or ()), added)))
+    return vm.heap.new(Object(Sort.INSTANCE, HANDLE, {"#owner": owner, "#hook": added}))
+
+
+def remove_hook(vm: Interpreter, handle: Object) -> None:
+    """``handle.remove()``."""
+    owner = handle.slots["#owner"]
+    if isinstance(owner, Ref) and "#hooks" in vm.heap[owner].slots:
+        kept = [hook for hook in vm.items(vm.heap[owner].slots["#hooks"]) or () if hook != handle.slots["#hook"]]
+        vm.heap.write(owner, "#hooks", Sequence(tuple(kept)))
+
+
+HANDLE = "torch.utils.hooks.RemovableHandle"
 CASTS = frozenset({"half", "float", "bfloat16", "double"})
 
 
