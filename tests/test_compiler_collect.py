@@ -16,6 +16,8 @@ from capturelint.compiler.collect import Program, collect
 from capturelint.compiler.listen import listening
 from capturelint.compiler.skips import skips
 from capturelint.pytest_plugin import skip_messages, skips_kept
+from capturelint.runtime.compiled_step import on_cpu
+from capturelint.runtime.protocol import Plan
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "compile_experiments.py"
 spec = importlib.util.spec_from_file_location("compile_experiments", SCRIPT)
@@ -45,6 +47,13 @@ def test_a_cpu_shows_graph_breaks_and_incompatible_operators(name, scalars_as_by
 @pytest.mark.parametrize("name", NAMES)
 def test_a_gpu_does_what_an_h200_did(name):
     assert experiments.differences(name, experiments.collect_apart(name)) == []
+
+
+def test_a_model_without_inputs_of_its_own_is_compiled_on_a_cpu():
+    plan = Plan(str(data_directory("fixtures") / "generate" / "gptfast.py"), "emulated", (2,), 16, 3, max_length=32)
+    report = on_cpu(plan)
+
+    assert (report.error, report.graph_breaks, report.buckets[0].calls) == (None, (), 8)
 
 
 def test_a_guard_that_fails_is_told_with_its_function(scalars_as_by_default):

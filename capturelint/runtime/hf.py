@@ -74,7 +74,8 @@ def hf_target(spec: str, tiny: bool, max_length: int) -> Target:
         state.cache, state.way = prefilled(state, batch, length)
 
     def inputs(batch: int, step: int, device: str) -> Inputs:
-        return {"token": tokens(config, batch, 1, step + 1), "position": torch.tensor([PREFIX + step], device=device)}
+        position = torch.tensor([PREFIX + step], device=device)
+        return {"token": tokens(config, batch, 1, step + 1).to(device), "position": position}
 
     def build(device: str) -> Decoder:
         torch.manual_seed(0)
@@ -144,20 +145,20 @@ def tokens(config: Any, batch: int, length: int, seed: int) -> torch.Tensor:  # 
     """Random token ids, above the special ones."""
     generator = torch.Generator().manual_seed(seed)
     vocabulary = min(getattr(config.get_text_config(), "vocab_size", 256), 256)
-    return torch.randint(3, vocabulary, (batch, length), generator=generator).to("cuda")
+    return torch.randint(3, vocabulary, (batch, length), generator=generator)
 
 
 def prefilled(state: Decoder, batch: int, length: int) -> tuple[Any, str]:
     """A static cache after a prefill, and the way of calling the model that worked. Raises ``TargetError``."""
     static_cache = importlib.import_module("transformers").StaticCache
     refused: Exception | None = None
+    device = next(state.model.parameters()).device
     for way in (state.way,) if state.way else tuple(WAYS):
         cache = static_cache(config=state.config, max_cache_len=length)
         try:
             with torch.no_grad():
-                WAYS[way](
-                    state.model, tokens(state.config, batch, PREFIX, 0), torch.arange(PREFIX, device="cuda"), cache
-                )
+                prompt = tokens(state.config, batch, PREFIX, 0).to(device)
+                WAYS[way](state.model, prompt, torch.arange(PREFIX, device=device), cache)
         except (TypeError, ValueError, RuntimeError, IndexError, AttributeError, NotImplementedError) as error:
             refused = error
         else:

@@ -177,30 +177,34 @@ def first_of(parameters: Mapping[str, inspect.Parameter], names: tuple[str, ...]
 def make_cache(model: Any, call: Call, batch: int, max_length: int) -> StaticCache | None:  # noqa: ANN401
     """The model's own caches, or ours in the geometry that one observed step shows."""
     if callable(getattr(model, "setup_caches", None)):
-        with torch.device("cuda"):
+        with device_of(model):
             model.setup_caches(max_batch_size=batch, max_seq_length=max_length)
         return None
     if not call.cache:
         return None
     watching = WatchingCache()
-    token, position = trial(batch)
+    token, position = trial(model, batch)
     given = arguments(call, watching, token, position)
     if call.mask:
-        given[call.mask] = torch.ones(
-            (batch, 1) if call.mask_is_flat else (1, 1, 1, 1), dtype=torch.bool, device="cuda"
-        )
+        shape = (batch, 1) if call.mask_is_flat else (1, 1, 1, 1)
+        given[call.mask] = torch.ones(shape, dtype=torch.bool, device=device_of(model))
     with torch.no_grad():
         model(**given)
-    return StaticCache(watching.layers, batch, max_length)
+    return StaticCache(watching.layers, batch, max_length, device_of(model))
 
 
 def try_out(model: Any, call: Call, cache: StaticCache | None, batch: int) -> object:  # noqa: ANN401
     """One eager step with a cache that is thrown away."""
     with torch.no_grad():
-        return model(**arguments(call, cache, *trial(batch)))
+        return model(**arguments(call, cache, *trial(model, batch)))
 
 
-def trial(batch: int) -> tuple[torch.Tensor, torch.Tensor]:
+def trial(model: torch.nn.Module, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Inputs for a trial."""
-    token = torch.zeros((batch, 1), dtype=torch.long, device="cuda")
-    return token, torch.zeros(1, dtype=torch.long, device="cuda")
+    token = torch.zeros((batch, 1), dtype=torch.long, device=device_of(model))
+    return token, torch.zeros(1, dtype=torch.long, device=device_of(model))
+
+
+def device_of(model: torch.nn.Module) -> torch.device:
+    """Where the model's parameters are; it has an embedding, so it has some."""
+    return next(model.parameters()).device
