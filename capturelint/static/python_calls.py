@@ -234,8 +234,8 @@ def make_range(
     read = any(isinstance(o, Number) and o.read for v in args for o in options(v))
     exact = [bound for bound in bounds if bound is not None]
     if len(exact) == len(args) and args and not (len(exact) == 3 and exact[2] == 0):
-        found = range(*exact)
-        return Range(Varies.NEVER, tuple(found) if len(found) <= 64 else None)
+        first = tuple(range(*exact)[:65])  # `len` of a range ends where a pointer does
+        return Range(Varies.NEVER, first if len(first) <= 64 else None)
     return Range(Varies.NEVER if read else varies)
 
 
