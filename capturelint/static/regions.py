@@ -42,6 +42,7 @@ CACHE_WORDS = frozenset(
     ]
 )
 CAPTURE_WORDS = ("cuda.graph", "make_graphed_callables", "capture_begin", "graph(")
+COMPILE_WORDS = (*GRAPH_MODES, "cudagraphs")
 PROTOCOL = ("build", "inputs", "step")
 
 
@@ -83,7 +84,7 @@ def find_entries(module: Module) -> list[Entry]:
     return entries or list(by_signature(module))
 
 
-DEFINITION = r"\bdef[\s\\]+"
+DEFINITION = r"def[\s\\]+"
 DEFINES_DECODE = re.compile(DEFINITION + DECODE_NAME.pattern.partition("(_\\w+)")[0])
 DEFINES_FORWARD = re.compile(DEFINITION + r"forward\b")
 DEFINES_BUILD = re.compile(DEFINITION + r"build\b")
@@ -95,7 +96,7 @@ def may_have_entries(text: str) -> bool:
     if "torch" not in text:
         return False
     return bool(
-        any(word in text for word in (*CAPTURE_WORDS, *GRAPH_MODES, "cudagraphs"))
+        any(word in text for word in (*CAPTURE_WORDS, *COMPILE_WORDS))
         or DEFINES_DECODE.search(text)
         or DEFINES_BUILD.search(text)
         or (DEFINES_FORWARD.search(text) and NAMES_CACHE.search(text))
@@ -181,13 +182,20 @@ def begins_capture(node: ast.Call, module: Module) -> bool:
 def called_names(function: FunctionDef) -> frozenset[str]:
     """The bare names that a function calls."""
     names = set()
-    for node in ast.walk(function.node):
-        if isinstance(node, ast.Call):
-            match node.func:
-                case ast.Name(id=name) | ast.Attribute(attr=name):
-                    names.add(name)
-                case _:
-                    pass
+    pending: list[object] = [function.node]
+    while pending:  # half the time of `ast.walk`, which looks fields up by name
+        node = pending.pop()
+        if type(node) is ast.Call:
+            called = node.func
+            if type(called) is ast.Name:
+                names.add(called.id)
+            elif type(called) is ast.Attribute:
+                names.add(called.attr)
+        for value in vars(node).values():
+            if type(value) is list:
+                pending += [item for item in value if isinstance(item, ast.AST)]
+            elif isinstance(value, ast.AST) and type(value) is not ast.Load:
+                pending.append(value)
     return frozenset(names)
 
 
@@ -196,7 +204,7 @@ def called_names(function: FunctionDef) -> frozenset[str]:
 
 def compiled(module: Module) -> Iterator[Entry]:
     """Functions under ``torch.compile`` with a graph mode, by decorator or by call."""
-    if "compile" not in module.text:
+    if not any(word in module.text for word in COMPILE_WORDS):
         return
     seen: set[FunctionDef] = set()
     for function in functions(module):
@@ -217,7 +225,7 @@ def compiled_callers(module: Module) -> Iterator[Entry]:
 
     What it hands over decides whether a graph can be used again; nothing else about it is judged.
     """
-    if "compile" not in module.text or "cat(" not in module.text:
+    if "cat(" not in module.text or not any(word in module.text for word in COMPILE_WORDS):
         return
     names = {f.name for f in functions(module) if any(map(compiles_with_graphs, f.node.decorator_list))}
     for node in ast.walk(module.tree):
@@ -308,23 +316,38 @@ def is_stub(function: FunctionDef) -> bool:
 
 def by_signature(module: Module) -> Iterator[Entry]:
     """``forward`` of a module class that no other class builds and that handles a cache or a position."""
-    built = {
-        name
-        for definition in module.classes.values()
-        for method in definition.methods.values()
-        for name in called_names(method)
-    }
+    handling = [definition for definition in module.classes.values() if handles_cache(definition)]
+    if not handling:
+        return
+    built = built_names({definition.name for definition in handling}, module)
     based = {name for definition in module.classes.values() for name in base_names(definition)}
-    for definition in module.classes.values():
-        forward = definition.methods.get("forward")
-        if forward is None or definition.name in built or definition.name in based:
-            continue
-        arguments = {a.arg for a in (*forward.node.args.args, *forward.node.args.kwonlyargs)}
-        if arguments & CACHE_WORDS:
+    for definition in handling:
+        if definition.name not in built and definition.name not in based:
+            forward = definition.methods["forward"]
             yield Entry(
                 module.path, forward.node.lineno, forward.qualified_name, "handles a cache or a position",
                 EntryKind.FUNCTION, module, forward, capped=True,
             )  # fmt: skip
+
+
+def built_names(names: set[str], module: Module) -> set[str]:
+    """Those of some classes that a method of the module builds; methods are read until all are found."""
+    sought = {name for name in names if re.search(rf"(?<!class )\b{name}[\s\\)]*\(", module.text)}
+    built: set[str] = set()
+    methods = [method for definition in module.classes.values() for method in definition.methods.values()]
+    for method in sorted(methods, key=lambda method: method.name != "__init__"):
+        if built == sought:
+            break
+        built |= sought & called_names(method)
+    return built
+
+
+def handles_cache(definition: ClassDef) -> bool:
+    """Whether a class has a ``forward`` that takes a cache or a position."""
+    forward = definition.methods.get("forward")
+    if forward is None:
+        return False
+    return not CACHE_WORDS.isdisjoint(a.arg for a in (*forward.node.args.args, *forward.node.args.kwonlyargs))
 
 
 def base_names(definition: ClassDef) -> Iterator[str]:
