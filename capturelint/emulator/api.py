@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -118,6 +119,8 @@ class CudaPatches:
             "set_stream": self.set_stream,
             "synchronize": self.synchronize,
             "graph_pool_handle": lambda: (0, next(machine.handles)),
+            "MemPool": pool_type(machine),
+            "use_mem_pool": use_mem_pool,
             "is_current_stream_capturing": lambda: machine.is_capturing,
             "nvtx": SimpleNamespace(
                 range_push=lambda message: 0,
@@ -224,6 +227,30 @@ def graph_type(machine: Machine) -> type:
             super().__init__(machine)
 
     return CUDAGraph
+
+
+def pool_type(machine: Machine) -> type:
+    """``torch.cuda.MemPool``: an id to capture with. Outside captures memory comes from the host's allocator."""
+
+    class MemPool:
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            self.id = (0, next(machine.handles))
+            self.pool = machine.pool(self.id)
+            self.allocator = None
+
+        def use_count(self) -> int:
+            return 1
+
+        def snapshot(self, include_traces: bool = True) -> list[object]:
+            return []
+
+    return MemPool
+
+
+@contextmanager
+def use_mem_pool(pool: Any, device: Any = None) -> Iterator[None]:
+    """``torch.cuda.use_mem_pool``: where eager tensors lie is not emulated."""
+    yield
 
 
 def kind_of(name: str, made: type, base: type) -> type:

@@ -15,6 +15,7 @@ from capturelint.emulator.memory import Storages
 from capturelint.emulator.mode import EmulatedDevice
 from capturelint.emulator.patches import Patches
 from capturelint.emulator.tensors import TensorPatches
+from capturelint.emulator.triton import TritonLaunches
 
 
 @contextmanager
@@ -28,6 +29,7 @@ def cuda(*, poison_freed: bool = True) -> Iterator[Machine]:
     if hasattr(torch.UntypedStorage, "_capturelint_memory"):
         raise RuntimeError("an emulated device is already open in this process")
     machine, patches, registrations = Machine(poison_freed), Patches(), Registrations()
+    triton = TritonLaunches(patches)
     lifts = torch._C._only_lift_cpu_tensors()
     Storages.install()
     try:
@@ -35,10 +37,12 @@ def cuda(*, poison_freed: bool = True) -> Iterator[Machine]:
         torch._C._set_only_lift_cpu_tensors(True)
         TensorPatches(machine, patches).install()
         CudaPatches(machine, patches).install()
+        triton.install()
         patches.set(threading.Thread, "run", emulated_run(machine, threading.Thread.run))
         with EmulatedDevice(machine):
             yield machine
     finally:
+        triton.remove()
         patches.undo()
         registrations.remove()
         torch._C._set_only_lift_cpu_tensors(lifts)

@@ -21,6 +21,7 @@ class EmulatedGraph:
         self.recording: Recording | None = None
         self.registered: set[int] = set()
         self.handle: tuple[int, int] | None = None
+        self.checks_liveness = False
 
     def capture_begin(
         self,
@@ -46,7 +47,8 @@ class EmulatedGraph:
         if machine.recording is not None:
             raise RuntimeError("CUDA error: another stream is capturing")
         self.handle = (pool[0], pool[1]) if pool is not None else (0, next(machine.handles))
-        machine.recording = Recording(machine, machine.pool(self.handle), stream, self.registered)
+        machine.recording = Recording(machine, machine.pool(self.handle), stream, self.registered, capture_error_mode)
+        self.checks_liveness = check_input_liveness
 
     def capture_end(self) -> None:
         """Stop recording. Raises ``CaptureRefused`` if anything was refused or a stream was not joined."""
@@ -76,6 +78,8 @@ class EmulatedGraph:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
         if self.machine.is_capturing:
             raise RuntimeError("the emulated device cannot capture the replay of a graph")
+        if self.checks_liveness and (dead := self.recording.dead_inputs()):
+            raise RuntimeError(f"CUDA graph replay detected {len(dead)} dead tensor(s).")
         ledger = self.machine.ledger
         ledger.refresh(ledger.entries.values())
         self.recording.replay()

@@ -10,11 +10,14 @@ import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._library.custom_ops import OPDEFS
 from torch.utils._pytree import tree_map_only
+
+if TYPE_CHECKING:
+    from capturelint.emulator.machine import Machine
 
 NOT_FOR_TYPE = re.compile(r"not implemented for '(\w+)'")
 WIDER: Mapping[str, tuple[torch.dtype, torch.dtype]] = {
@@ -50,20 +53,29 @@ class Kernel:
             if missing is not None and missing[1] in WIDER:
                 return self.widened(*WIDER[missing[1]], args, kwargs)
             return self.faked(args, kwargs, error)
+        except EmulationError as error:
+            return self.faked(args, kwargs, error)
 
     def faked(self, args: Any, kwargs: Any, error: Exception) -> Any:
         """Only the shapes, from the operator's fake implementation; the values are zeros, and said to be."""
         from torch._subclasses.fake_tensor import FakeTensorMode
 
         with FakeTensorMode() as mode:
+            fake_args, fake_kwargs = tree_map_only(torch.Tensor, mode.from_tensor, (args, kwargs))
             try:
-                made = self.function(*tree_map_only(torch.Tensor, mode.from_tensor, (args, kwargs))[0], **kwargs)
+                made = self.function(*fake_args, **fake_kwargs)
             except (NotImplementedError, RuntimeError):
+                if isinstance(error, EmulationError):
+                    raise error from None
                 raise EmulationError(
                     f"{self.name} has neither a CPU nor a fake implementation, so the emulated device cannot run it"
                 ) from error
         warnings.warn(f"{self.name} has no CPU implementation: its results are zeros of the right shape", stacklevel=2)
-        return tree_map_only(torch.Tensor, lambda fake: torch.zeros(fake.shape, dtype=fake.dtype), made)
+        return tree_map_only(
+            torch.Tensor,
+            lambda fake: torch.zeros(fake.shape, dtype=fake.dtype).as_strided(fake.size(), fake.stride()),
+            made,
+        )
 
     def widened(self, narrow: torch.dtype, wide: torch.dtype, args: Any, kwargs: Any) -> Any:
         """Compute in ``wide`` and write and return in ``narrow``."""
@@ -85,6 +97,21 @@ class Kernel:
         return tree_map_only(torch.Tensor, restore, result)
 
 
+@dataclass(frozen=True, slots=True)
+class ForeignKernel(Kernel):
+    """The CPU kernel of an operation that is not torch's own. One in Python may ask its tensors where they live."""
+
+    machine: Machine
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run it; to it, the tensors are a CPU's."""
+        before, self.machine.in_kernel = self.machine.in_kernel, True
+        try:
+            return Kernel.__call__(self, *args, **kwargs)
+        finally:
+            self.machine.in_kernel = before
+
+
 def one_hot(indices: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     """``one_hot`` without the CPU's check that every index is in range (``aten/src/ATen/native/Onehot.cpp``)."""
     if indices.numel() == 0:
@@ -101,12 +128,25 @@ COMPOSITES: Mapping[str, Callable[..., Any]] = {"aten::one_hot.default": one_hot
 
 
 def python_body(overload: torch._ops.OpOverload) -> Callable[..., Any] | None:
-    """What a ``torch.library.custom_op`` runs on CUDA, if it is written in Python."""
+    """What a ``torch.library.custom_op`` runs: its version for CUDA, else for any device, else for a CPU.
+
+    A body that launches a Triton kernel gives way to the version for a CPU.
+    """
     defined = OPDEFS.get(overload._schema.name)
-    if defined is None:
+    if defined is None or not defined._backend_fns:
         return None
-    bodies = defined._backend_fns
-    return bodies.get("cuda", bodies.get(None))
+    found = [defined._backend_fns.get(device) for device in ("cuda", None, "cpu")]
+    first, *others = [body for body in found if body is not None]
+
+    def body(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return first(*args, **kwargs)
+        except EmulationError:
+            if not others:
+                raise
+            return others[-1](*args, **kwargs)
+
+    return body
 
 
 class Registrations:

@@ -25,9 +25,8 @@ class Machine:
     def __init__(self, poison_freed: bool = True) -> None:
         self.recording: Recording | None = None
         self.unfit: str | None = None
-        self.operations = Operations()
+        self.operations = Operations(self)
         self.streams = Streams(self)
-        self.entered: list[EmulatedStream] = []
         self.generators = Generators(self)
         self.ledger = Ledger(poison_freed)
         self.handles = itertools.count(1)
@@ -46,6 +45,15 @@ class Machine:
     def pool(self, handle: tuple[int, int]) -> Pool:
         """The memory behind a handle: the same one as long as a graph or a tensor needs it."""
         return self.pools.setdefault(handle, Pool())
+
+    @property
+    def in_kernel(self) -> bool:
+        """Whether this thread runs the CPU implementation of somebody's own operation, which expects CPU tensors."""
+        return getattr(self.threads, "in_kernel", False)
+
+    @in_kernel.setter
+    def in_kernel(self, value: bool) -> None:
+        self.threads.in_kernel = value
 
     @property
     def is_capturing(self) -> bool:

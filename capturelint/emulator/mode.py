@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from capturelint.emulator.kernels import EmulationError
 from capturelint.emulator.memory import Memory, memory_of, place, tensors_in
 from capturelint.emulator.operations import opaque
 
@@ -41,8 +42,11 @@ class EmulatedDevice(TorchDispatchMode):
         machine = self.machine
         operation = machine.operations.known.get(id(function)) or self.look_up(function)
         if operation.body is not None:
-            with self:
-                return operation.body(*args, **kwargs)
+            try:
+                with self:
+                    return operation.body(*args, **kwargs)
+            except EmulationError:
+                pass  # its kernel below has the fake implementation, and says so if there is none
         if operation.is_composite:
             with self:
                 divided = function.decompose(*args, **kwargs)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from capturelint.catalog import AtenRow, load_aten
-from capturelint.emulator.kernels import COMPOSITES, Kernel, python_body
+from capturelint.emulator.kernels import COMPOSITES, ForeignKernel, Kernel, python_body
+
+if TYPE_CHECKING:
+    from capturelint.emulator.machine import Machine
 
 OpOverload = torch._ops.OpOverload
 
@@ -51,7 +54,8 @@ class Operation:
 class Operations:
     """What is known of overloads, by ``id``: to hash one is a call of Python. Its kernel keeps it alive."""
 
-    def __init__(self) -> None:
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
         self.known: dict[int, Operation] = {}
 
     @cached_property
@@ -69,9 +73,12 @@ class Operations:
         written = tuple(a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
         base, full = schema.name, f"{schema.name}.{schema.overload_name or 'default'}"
         host = load_aten().host_arguments
+        kernel = Kernel(overload, full)
+        if not base.startswith("aten::"):
+            kernel = ForeignKernel(overload, full, self.machine)
         found = self.known[id(overload)] = Operation(
             name=full,
-            kernel=Kernel(overload, full),
+            kernel=kernel,
             body=COMPOSITES.get(full) or python_body(overload),
             is_view=is_view(overload),
             is_composite=is_composite(overload),

@@ -8,6 +8,7 @@ results to where the capture put them.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -62,8 +63,12 @@ class Owner:
 class Recording:
     """What ``capture_begin`` starts and ``capture_end`` closes."""
 
-    def __init__(self, machine: Machine, pool: Pool, stream: EmulatedStream, registered: set[int]) -> None:
+    def __init__(
+        self, machine: Machine, pool: Pool, stream: EmulatedStream, registered: set[int], error_mode: str = "global"
+    ) -> None:
         self.machine = machine
+        self.error_mode = error_mode
+        self.thread = threading.get_ident()
         self.pool = pool
         self.owner = Owner()
         self.origin = stream
@@ -78,6 +83,12 @@ class Recording:
         self.undefined: list[tuple[Block | None, torch.Tensor]] = []
         self.states: dict[int, tuple[DeviceGenerator, torch.Tensor]] = {}
         self.refused: CaptureRefused | None = None
+
+    def forbids_unsafe_calls(self) -> bool:
+        """Whether this thread may not ask about events: ``capture_error_mode``."""
+        if self.error_mode == "thread_local":
+            return self.thread == threading.get_ident()
+        return self.error_mode == "global"
 
     def refuse(self, message: str, kind: ObservationKind, operation: str, why: str = "") -> CaptureRefused:
         """The error to raise; from here on the capture, and the process, are spoiled."""
@@ -351,6 +362,10 @@ class Recording:
                     "CUDAGraph.capture_end",
                     f"stream {stream.stream_id} was not waited for",
                 )
+
+    def dead_inputs(self) -> set[Entry]:
+        """Memory from before the capture that the user has freed."""
+        return {entry for entry, _ in self.held if entry.is_free()}
 
     def replay(self) -> None:
         """Run the calls again, without Python above ATen."""

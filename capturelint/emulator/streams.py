@@ -41,6 +41,12 @@ class Streams:
     def current(self, stream: EmulatedStream) -> None:
         self.threads.current = stream
 
+    @property
+    def entered(self) -> list[EmulatedStream]:
+        """The streams that this thread's ``with`` statements will return to."""
+        stack: list[EmulatedStream] = self.threads.__dict__.setdefault("entered", [])
+        return stack
+
     def make(self) -> EmulatedStream:
         """A new stream."""
         return EmulatedStream(self.machine, next(self.numbers))
@@ -107,12 +113,14 @@ class EmulatedStream:
         self.machine.must_not_capture(Effect.SYNCHRONIZE, "Stream.synchronize", self)
 
     def __enter__(self) -> EmulatedStream:
-        self.machine.entered.append(self.machine.streams.current)
-        self.machine.streams.current = self
+        streams = self.machine.streams
+        streams.entered.append(streams.current)
+        streams.current = self
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.machine.streams.current = self.machine.entered.pop()
+        streams = self.machine.streams
+        streams.current = streams.entered.pop()
 
     def __repr__(self) -> str:
         return f"<torch.cuda.Stream device=cuda:0 cuda_stream={self.stream_id:#x}>"
@@ -152,8 +160,10 @@ class EmulatedEvent:
         self.refuse_in_capture(Effect.SYNCHRONIZE, "Event.synchronize")
 
     def refuse_in_capture(self, effect: Effect, operation: str) -> None:
-        """An event recorded by a capture cannot be asked, and none can while one runs here."""
-        self.machine.must_not_capture(effect, operation)
+        """An event recorded by a capture cannot be asked, and none can where the capture's error mode forbids it."""
+        recording = self.machine.recording
+        if recording is not None and recording.forbids_unsafe_calls():
+            self.machine.must_not_capture(effect, operation)
         if self.capture is not None:
             raise CaptureRefused(
                 "CUDA error: operation not permitted on an event last recorded in a capturing stream",

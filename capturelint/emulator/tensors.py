@@ -74,15 +74,19 @@ class TensorPatches:
     def property(self, name: str) -> property:
         """One of the properties that say where a tensor lives."""
         real = plain.__dict__[name].__get__
+        machine = self.machine
+
+        def claims_device(tensor: Tensor) -> bool:
+            return memory_of(tensor) is Memory.DEVICE and not machine.in_kernel
 
         def device(tensor: Tensor) -> torch.device:
-            return DEVICE if memory_of(tensor) is Memory.DEVICE else real(tensor)
+            return DEVICE if claims_device(tensor) else real(tensor)
 
         def is_cuda(tensor: Tensor) -> bool:
-            return memory_of(tensor) is Memory.DEVICE or real(tensor)
+            return claims_device(tensor) or real(tensor)
 
         def is_cpu(tensor: Tensor) -> bool:
-            return memory_of(tensor) is not Memory.DEVICE and real(tensor)
+            return not claims_device(tensor) and real(tensor)
 
         return property({"device": device, "is_cuda": is_cuda, "is_cpu": is_cpu}[name])
 
