@@ -113,3 +113,11 @@ def test_the_install_step_installs_the_action_s_own_sources(tmp_path, monkeypatc
 
     assert result.returncode == 0, result.stderr
     assert (target / "capturelint" / "rules" / "messages.yaml").is_file()
+
+
+def test_the_example_in_the_documentation_uses_the_action_as_it_is():
+    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "ci.md").read_text(encoding="utf-8"), re.DOTALL)
+    (job,) = yaml.safe_load(blocks[0])["jobs"].values()
+    (given,) = [step["with"] for step in job["steps"] if step.get("uses", "").startswith("capturelint/capturelint@")]
+
+    assert given.keys() <= ACTION["inputs"].keys()
