@@ -52,7 +52,7 @@ DTYPES = {
     **dict.fromkeys(("int", "int8", "int16", "int32", "int64", "long", "short", "uint8", "uint16"), Kind.INT),
     "bool": Kind.BOOL,
 }
-SAME_TENSOR = frozenset({"data", "real", "grad"})
+SAME_TENSOR = frozenset({"data", "real", "imag", "grad"})
 TURNED_TENSOR = frozenset({"T", "mT", "H", "mH"})
 HOST_FACTS = frozenset(
     [

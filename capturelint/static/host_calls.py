@@ -220,9 +220,52 @@ def chained(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: 
     return Sequence(None, union([vm.element(arg) for arg in args]))
 
 
+def operator_call(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
+    """``operator.add(a, b)`` and its like: arithmetic."""
+    if torch_calls.tensors_in(args):
+        return results.operate(vm, node, args)
+    return combined(args) if all(isinstance(value, (Number, Const)) for value in args) else UNKNOWN
+
+
+def reduced(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
+    """``functools.reduce(function, items)``."""
+    if len(args) < 2:
+        return UNKNOWN
+    items = vm.items(args[1])
+    items = [vm.element(args[1])] * 2 if items is None else items
+    value, rest = (args[2], items) if len(args) > 2 else (items[0] if items else UNKNOWN, items[1:])
+    for item in rest:
+        value = vm.call(args[0], [value, item], {}, node)
+    return value
+
+
+def with_changes(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
+    """``dataclasses.replace(instance, field=value)``."""
+    found = vm.heap.get(args[0]) if args and isinstance(args[0], Ref) else None
+    if found is None or found.sort is not Sort.INSTANCE:
+        return UNKNOWN
+    return vm.heap.new(replace(found, slots={**found.slots, **as_slots(kwargs)}))
+
+
+def as_dict(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
+    """``dataclasses.asdict(instance)``, ``vars(instance)``: its attributes by name."""
+    found = vm.heap.get(args[0]) if args and isinstance(args[0], Ref) else None
+    if found is None or found.sort is not Sort.INSTANCE:
+        return UNKNOWN
+    named = {key: value for key, value in found.slots.items() if not str(key).startswith("#")}
+    return vm.heap.new(Object(Sort.DICT, slots=named, element=found.element, opaque=found.opaque))
+
+
+OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "matmul", "and_", "or_", "xor", "neg", "pow")
 SPECIAL: dict[str, Callable[[Interpreter, list[Value], dict[str, Value], ast.AST], Value]] = {
     "torch.device": make_device,
     "functools.partial": make_partial,
+    "functools.reduce": reduced,
+    **{f"operator.{name}": operator_call for name in OPERATORS},
+    "dataclasses.replace": with_changes,
+    "dataclasses.asdict": as_dict,
+    "torch.vmap": identity,
+    "torch.func.vmap": identity,
     "torch.compile": compile_function,
     "torch.nn.Parameter": parameter,
     "torch.nn.parameter.Parameter": parameter,
@@ -303,6 +346,8 @@ def call_instance(
         return nn_calls.call_distribution(vm, found, name, args, node)
     if cls == "#compiled":
         return vm.call(attributes.load(vm, found.slots["function"], name, node), args, kwargs, node)
+    if name == "_replace" and isinstance(found.cls, ClassDef):
+        return with_changes(vm, [owner], kwargs, node)
     if cls == "" and not isinstance(found.cls, ClassDef):
         return UNKNOWN
     return nn_calls.call_nn_method(vm, owner, found, name, args, kwargs, node)

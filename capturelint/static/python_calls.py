@@ -191,12 +191,23 @@ def make_container(vm: Interpreter, name: str, args: list[Value], kwargs: dict[s
         slots = as_slots(kwargs)
         for value in args:
             slots |= {str(key): inner for key, inner in attributes.entries(vm, value)}
+            slots |= pairs_of(vm, value)
         return vm.heap.new(Object(Sort.DICT, slots=slots, element=UNKNOWN if args and not slots else None))
     if not args:
         return vm.heap.new(Object(CONTAINERS[name]))
     if name == "list":
         return vm.new_list(args[0])
     return vm.heap.new(Object(Sort.SET, element=vm.element(args[0])))
+
+
+def pairs_of(vm: Interpreter, value: Value) -> dict[object, Value]:
+    """The items of ``dict([(key, item), ...])`` whose keys are known."""
+    pairs = [vm.items(pair) for pair in vm.items(value) or ()] if isinstance(value, Sequence) else []
+    found: dict[object, Value] = {}
+    for pair in pairs:
+        if pair is not None and len(pair) == 2 and isinstance(key := constant(pair[0]), (str, int)):
+            found[key] = pair[1]
+    return found
 
 
 Handler = Callable[["Interpreter", list[Value], dict[str, Value], ast.AST, "Scope | None"], Value]
@@ -457,6 +468,7 @@ HANDLERS: dict[str, Handler] = {
     "divmod": magnitude,
     "type": kind_of_value,
     "slice": make_slice,
+    "vars": lambda vm, args, kwargs, node, scope: host_calls.as_dict(vm, args, kwargs, node),
     "callable": lambda vm, args, kwargs, node, scope: (
         Const(isinstance(args[0], (Function, Lambda, Method))) if args and args[0] is not UNKNOWN else Number()
     ),
