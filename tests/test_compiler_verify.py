@@ -172,7 +172,28 @@ def test_a_wrong_replay_is_a_finding_and_lost():
         Outcome.SILENT_WRONG,
         Evidence("0.3 off", 4),
     )
-    assert not wrong.captured
+    assert wrong.unwell
+
+
+def compiled_with(**events) -> CompileReport:
+    return CompileReport("cpu", "2.13.0", buckets=(CompiledBucket(4),), **events)
+
+
+GUARD = CompileEvent(CompileKind.RECOMPILE, "state.count == 0", "model.py", 9)
+LOSSES = {
+    "a partition": (compiled_with(partitions=(CompileEvent(CompileKind.PARTITION, "cpu ops"),)), "unsafe"),
+    "a guard that settles": (compiled_with(recompiles=(GUARD,)), "safe"),
+    "a guard that never settles": (compiled_with(recompiles=(replace(GUARD, count=3),)), "unsafe"),
+    "nothing": (compiled_with(), "safe"),
+}
+
+
+@pytest.mark.parametrize(("compiled", "verdict"), LOSSES.values(), ids=LOSSES)
+def test_what_costs_a_graph_in_every_step_fails_the_run(compiled, verdict):
+    report = VerifyReport("model.py", Machine("emulated", "2.13.0"), (BucketResult(4, Verdict.OK),), ())
+
+    assert with_compiled(report, compiled, Suspects(), None).verdict == verdict
+    assert with_compiled(report, compiled, Suspects(), None, counts=lambda rule: False).verdict == "safe"
 
 
 def test_the_lowest_coverage_of_the_batch_sizes_counts():
@@ -181,7 +202,7 @@ def test_the_lowest_coverage_of_the_batch_sizes_counts():
 
     assert report.coverage.percent == 50.0
     assert replace(report, buckets=(*report.buckets, CompiledBucket(4))).coverage is None
-    assert [event.count for event in report.graph_breaks] == [4]
+    assert [event.count for event in report.graph_breaks] == [2]
 
 
 def test_eager_captured_compiled_and_both_stand_in_one_table_above_the_floor():

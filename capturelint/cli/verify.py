@@ -103,6 +103,10 @@ def command(
     if min_coverage is not None and not compile_step:
         raise UsageError("--min-coverage needs --compile")
     chosen, ignored = find_rules(select or ()), find_rules(ignore or ())
+
+    def counts(rule: str) -> bool:
+        return rule not in ignored and (not chosen or rule in chosen)
+
     plan = Plan(
         target=existing(target),
         device=device.value if device else "auto",
@@ -124,9 +128,8 @@ def command(
             verify_compiled(plan, limits.timeout_s, report.machine.device == "cuda", tell) if compile_step else None
         )
     if compiled is not None:
-        report = with_compiled(report, compiled, known, min_coverage)
-    findings = [f for f in report.findings if f.rule not in ignored and (not chosen or f.rule in chosen)]
-    report = replace(report, findings=tuple(findings))
+        report = with_compiled(report, compiled, known, min_coverage, counts)
+    report = replace(report, findings=tuple(finding for finding in report.findings if counts(finding.rule)))
     write(render(report, form, quiet, output is None and sys.stdout.isatty()), output)
     if html is not None:
         from capturelint import __version__
@@ -140,10 +143,17 @@ def command(
 
 
 def with_compiled(
-    report: VerifyReport, compiled: CompileReport, suspects: Suspects, min_coverage: float | None
+    report: VerifyReport,
+    compiled: CompileReport,
+    suspects: Suspects,
+    min_coverage: float | None,
+    counts: Callable[[str], bool] = lambda rule: True,
 ) -> VerifyReport:
-    """The report with what became of the compiled step. A coverage that was not measured is not enough either."""
-    lost = not compiled.captured
+    """The report with what became of the compiled step; ``counts`` tells the rules that may fail it.
+
+    A coverage that was not measured is not enough either.
+    """
+    lost = compiled.unwell or any(counts(event.kind.value) for event in compiled.failing)
     notes = [*report.notes, *summary(compiled)]
     if min_coverage is not None:
         percent = compiled.coverage.percent if compiled.coverage else None

@@ -6,8 +6,9 @@ from an empty list.
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -15,6 +16,11 @@ from typing import Any
 
 NUMBER = re.compile(r"\d+")
 """A guard on a counter fails with another number each time: one event."""
+
+
+UNSETTLED = 3
+"""Recompiles of one guard, or recordings for one reason, after which nothing settles: torch makes a size or a number
+dynamic after one or two."""
 
 
 class CompileKind(Enum):
@@ -32,8 +38,8 @@ class CompileKind(Enum):
 class CompileEvent:
     """One thing that torch did. ``path`` and ``line`` are user code, where torch tells it.
 
-    ``detail`` is what torch adds: its hint, the operator, the guard. ``count`` is how often it was told, ``bucket``
-    the batch size at which it was told first.
+    ``detail`` is what torch adds: its hint, the operator, the guard. ``count`` is how often it was told at one batch
+    size, ``bucket`` the batch size at which it was told first.
     """
 
     kind: CompileKind
@@ -177,10 +183,15 @@ class CompileReport:
         return next((bucket.error for bucket in self.buckets if bucket.error is not None), None)
 
     @property
-    def captured(self) -> bool:
-        """Nothing was lost that the step asked for: one graph, recorded, replayed right, its outputs read in time."""
-        unwell = any(bucket.error is not None or bucket.differs for bucket in self.buckets)
-        return not (self.skips or self.graph_breaks or self.overwritten or unwell)
+    def failing(self) -> tuple[CompileEvent, ...]:
+        """The events that cost a graph in every step. A guard or an address that settles costs the first steps only."""
+        once_only = (CompileKind.RECOMPILE, CompileKind.RERECORD)
+        return tuple(event for event in self.events if event.kind not in once_only or event.count >= UNSETTLED)
+
+    @property
+    def unwell(self) -> bool:
+        """A step failed, or its graphs replay other values than its code computes."""
+        return any(bucket.error is not None or bucket.differs for bucket in self.buckets)
 
     def bucket(self, size: int) -> CompiledBucket | None:
         """What is known of one batch size."""
@@ -240,7 +251,7 @@ def coverage_of_json(record: Mapping[str, Any]) -> Coverage:
 
 def merged(reports: Sequence[CompileReport]) -> CompileReport:
     """Reports of several batch sizes as one; the first one's machine."""
-    events = {name: once(event for report in reports for event in getattr(report, name)) for name in LISTS}
+    events = {name: once((event for report in reports for event in getattr(report, name)), max) for name in LISTS}
     return replace(
         reports[0],
         **events,  # type: ignore[arg-type]
@@ -271,14 +282,14 @@ def from_here(path: str) -> str:
         return path
 
 
-def once(events: Iterable[CompileEvent]) -> tuple[CompileEvent, ...]:
-    """Each event once, in the order of its first sighting, with the sum of its counts."""
+def once(events: Iterable[CompileEvent], combine: Callable[[int, int], int] = operator.add) -> tuple[CompileEvent, ...]:
+    """Each event once, in the order of its first sighting; its counts are added."""
     found: dict[object, CompileEvent] = {}
     for event in events:
         first = found.get(event.identity)
         if first is None:
             found[event.identity] = event
         else:
-            more = first.count + event.count
-            found[event.identity] = replace(first, count=more, detail=first.detail or event.detail)
+            count = combine(first.count, event.count)
+            found[event.identity] = replace(first, count=count, detail=first.detail or event.detail)
     return tuple(found.values())
