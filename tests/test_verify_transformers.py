@@ -46,3 +46,38 @@ def test_an_architecture_gets_the_verdict_of_the_gpu(kind, verdict, file, line):
     found = {(each.place.path.name, each.place.line) for each in blame(result.observations, 2, Suspects())}
     assert result.verdict.value == verdict
     assert file is None or (file, line) in found
+
+
+@pytest.fixture
+def saved_model(tmp_path):
+    """A directory as ``save_pretrained`` leaves it, and the model that it holds."""
+    transformers = pytest.importorskip("transformers", minversion="5")
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(3)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 128}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, **heads)).to(torch.bfloat16)
+    model.save_pretrained(tmp_path / "model")
+    return tmp_path / "model", model
+
+
+def test_a_directory_with_weights_is_verified_with_them(saved_model):
+    from capturelint.runtime.hf import configuration, load
+
+    directory, model = saved_model
+    loaded = load(str(directory), configuration(str(directory), tiny=False)).state_dict()
+    assert {name: tensor.equal(loaded[name]) for name, tensor in model.state_dict().items()} == dict.fromkeys(
+        model.state_dict(), True
+    )
+    sent = messages_of(plan(f"hf:{directory}", buckets=(2, 1), max_length=64))
+    results = {each.size: each for each in sent if isinstance(each, BucketResult)}
+    assert {size: each.verdict.value for size, each in results.items()} == {2: "ok", 1: "ok"}
+    assert "inputs varied" in results[1].probes
+
+
+def test_a_directory_without_weights_is_verified_with_random_ones(saved_model):
+    directory, _ = saved_model
+    (directory / "model.safetensors").unlink()
+    sent = messages_of(plan(f"hf:{directory}", max_length=64))
+    *_, result = [each for each in sent if isinstance(each, BucketResult)]
+    assert result.verdict.value == "ok"

@@ -72,7 +72,8 @@ def capture(
     """
     static = static_inputs(make_inputs(target, bucket, 0))
     warm(target, state, bucket, warm_up, static, channel)
-    copy_inputs(static, make_inputs(target, bucket, warm_up), warm_up)
+    # The device's inputs stay those of the last warm-up step: no value of the capture is one of its first replay.
+    copy_inputs(static, on_host(make_inputs(target, bucket, warm_up), static), warm_up)
     start = None if probing else copies((*mutable(state).values(), *outside))
     randomness = RandomState.now()
     torch.cuda.synchronize()
@@ -131,6 +132,14 @@ def instantiate(graph: torch.cuda.CUDAGraph) -> None:
 def static_inputs(given: Inputs) -> dict[str, object]:
     """Buffers of the inputs' shapes; host values stay what they are."""
     return {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in given.items()}
+
+
+def on_host(given: Inputs, static: Mapping[str, object]) -> dict[str, object]:
+    """``given`` with the buffers in place of what is on the device: host values are what a step may read."""
+    return {
+        name: static.get(name, value) if isinstance(value, torch.Tensor) and value.is_cuda else value
+        for name, value in given.items()
+    }
 
 
 def copy_inputs(static: Mapping[str, object], given: Inputs, step: int) -> None:
