@@ -60,6 +60,14 @@ def test_init_does_not_touch_an_existing_hook_file(tmp_path):
     assert hooks.read_text() == "repos: []\n"
 
 
+def test_init_writes_a_gitlab_job_where_the_remote_is_gitlab(tmp_path):
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git/config").write_text('[remote "origin"]\n\turl = git@gitlab.example.org:a/b.git\n')
+    run("init", str(tmp_path), "--yes")
+    assert "junit: capturelint.xml" in (tmp_path / ".gitlab-ci.yml").read_text()
+    assert not (tmp_path / ".github").exists()
+
+
 def test_init_needs_a_directory():
     with pytest.raises(UsageError, match="no such directory"):
         CliRunner().invoke(app, ["init", str(Path("missing"))], catch_exceptions=False)

@@ -16,8 +16,8 @@ from capturelint.store import Store
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
     group = typer.Typer(no_args_is_help=True, help="Where results of earlier runs are kept: dir, clear.")
-    group.command("dir")(show_directory)
-    group.command("clear")(clear)
+    group.command("dir", epilog="Example: capturelint cache dir")(show_directory)
+    group.command("clear", epilog="Example: capturelint cache clear")(clear)
     app.add_typer(group, name="cache")
 
 

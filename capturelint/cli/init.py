@@ -50,6 +50,17 @@ jobs:
       - run: pip install capturelint
       - run: capturelint check . --format github
 """
+GITLAB = """\
+capturelint:
+  image: python:3.12
+  script:
+    - pip install capturelint
+    - capturelint check . --format junit --output capturelint.xml
+  artifacts:
+    when: always
+    reports:
+      junit: capturelint.xml
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +106,16 @@ def plan(directory: Path) -> Iterator[Stanza]:
     """The stanzas that a repository lacks."""
     yield from configuration(directory)
     yield from wanted(directory / ".pre-commit-config.yaml", PRE_COMMIT)
-    if (directory / ".git").exists():
+    if is_on_gitlab(directory):
+        yield from wanted(directory / ".gitlab-ci.yml", GITLAB)
+    elif (directory / ".git").exists():
         yield from wanted(directory / ".github/workflows/capturelint.yml", WORKFLOW)
+
+
+def is_on_gitlab(directory: Path) -> bool:
+    """Whether the repository has a GitLab pipeline or comes from there."""
+    remotes = directory / ".git/config"
+    return (directory / ".gitlab-ci.yml").exists() or (remotes.is_file() and "gitlab" in read(remotes))
 
 
 def configuration(directory: Path) -> Iterator[Stanza]:

@@ -47,7 +47,7 @@ class LogsCommand(TyperCommand):
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
-    app.command(cls=LogsCommand)(logs)
+    app.command(cls=LogsCommand, epilog="Example: capturelint logs server.log --fail-on skip,oom")(logs)
 
 
 def logs(
