@@ -154,8 +154,8 @@ def operations() -> str:
         "# Operations",
         "",
         "What an operation does to a capture, as `check` knows it. The counts are samples that were captured and",
-        "replayed on an H200, torch 2.11: how many were refused or replayed with other values. A condition names parameters:",
-        "`given` or `absent`, on the `device` or on the `host`. Add your own in [YAML](own-rules.md).",
+        "replayed on an H200, torch 2.11: how many were refused or replayed with other values. A condition names",
+        "parameters: `given` or `absent`, on the `device` or on the `host`. Add your own in [YAML](own-rules.md).",
         "",
     ]
     for title, rows in (("Operations", table.operations), ("Spellings in Python", table.constructs)):
