@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from capturelint.emulator.kernels import EmulationError
-from capturelint.emulator.memory import Memory, memory_of, place, tensors_in
+from capturelint.emulator.memory import Memory, has_storage, memory_of, place, tensors_in, untyped_storage
 from capturelint.emulator.operations import opaque
 
 if TYPE_CHECKING:
@@ -75,8 +75,12 @@ class EmulatedDevice(TorchDispatchMode):
             result = self.draw(operation, args, kwargs)
         else:
             result = operation.kernel(*args, **kwargs)
-        if memory is not None and not operation.is_view and not (operation.writes and args and result is args[0]):
-            self.mark(operation, args, kwargs, result, memory)
+        if memory is None or operation.is_view or (operation.writes and args and result is args[0]):
+            return result
+        if operation.writes:
+            self.mark_written(args, kwargs, result, memory)
+        else:
+            self.mark(result, memory)
         return result
 
     def look_up(self, function: Any) -> Operation:
@@ -93,7 +97,10 @@ class EmulatedDevice(TorchDispatchMode):
         found, stray, unclaimed = False, False, None
         for value in (*args, *kwargs.values()) if kwargs else args:
             if isinstance(value, torch.Tensor):
-                memory = memory_of(value)
+                try:
+                    memory = untyped_storage(value)._capturelint_memory  # type: ignore[attr-defined]
+                except NotImplementedError:  # sparse
+                    memory = memory_of(value)
                 if memory is Memory.DEVICE:
                     found = True
                 elif memory is Memory.UNCLAIMED:
@@ -176,29 +183,27 @@ class EmulatedDevice(TorchDispatchMode):
         if generator is not None and self.machine.generators.find(generator) is None:
             raise RuntimeError(WRONG_GENERATOR)
 
-    def mark(
-        self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, memory: Memory
-    ) -> None:
+    def mark(self, result: Any, memory: Memory) -> None:
         """Say where what a call allocated lives, and let it take over freed memory if any fits."""
         if isinstance(result, torch.Tensor):
-            results: Any = (result,)
+            place(result, memory)
+            if memory is Memory.DEVICE and self.machine.ledger.entries:
+                self.take_over(result)
         elif isinstance(result, (list, tuple)):
-            results = tensors_in(result)
-        else:
-            return
-        passed = list(tensors_in((args, kwargs))) if operation.writes else ()
-        for tensor in results:
-            if any(tensor is given for given in passed):
-                continue
-            place(tensor, memory)
-            if memory is Memory.DEVICE and not operation.writes:
-                self.take_over(tensor)
+            for item in result:
+                self.mark(item, memory)
+
+    def mark_written(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, memory: Memory) -> None:
+        """Say where results live that are not among the arguments, which a call writes."""
+        passed = list(tensors_in((args, kwargs)))
+        for tensor in tensors_in(result):
+            if not any(tensor is given for given in passed):
+                place(tensor, memory)
 
     def take_over(self, made: torch.Tensor) -> None:
         """Give a fresh tensor memory that a graph still points at."""
-        machine = self.machine
-        if machine.ledger.entries and machine.recording is None and made.layout is torch.strided:
-            machine.ledger.reuse(made)
+        if self.machine.recording is None and has_storage(made):
+            self.machine.ledger.reuse(made)
 
     def branch(self, predicate: Any, on_true: Any, on_false: Any, operands: Any) -> Any:
         """``torch.cond``, which eager torch runs by reading the predicate."""

@@ -28,9 +28,10 @@ TRANSFERS = frozenset({"aten::_to_copy", "aten::copy_", "aten::_copy_from", "ate
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One overload: its name, the arguments it writes, and what CUDA refuses about it."""
+    """One overload, which this keeps alive: its name, the arguments it writes, and what CUDA refuses about it."""
 
     name: str
+    overload: object
     kernel: Kernel
     body: Callable[..., Any] | None
     is_view: bool
@@ -52,7 +53,7 @@ class Operation:
 
 
 class Operations:
-    """What is known of overloads, by ``id``: to hash one is a call of Python. Its kernel keeps it alive."""
+    """What is known of overloads, by ``id``: to hash one is a call of Python."""
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -73,11 +74,12 @@ class Operations:
         written = tuple(a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
         base, full = schema.name, f"{schema.name}.{schema.overload_name or 'default'}"
         host = load_aten().host_arguments
-        kernel = Kernel(overload, full)
+        kernel = Kernel(overload._op, full)
         if not base.startswith("aten::"):
-            kernel = ForeignKernel(overload, full, self.machine)
+            kernel = ForeignKernel(overload._op, full, self.machine)
         found = self.known[id(overload)] = Operation(
             name=full,
+            overload=overload,
             kernel=kernel,
             body=COMPOSITES.get(full) or python_body(overload),
             is_view=is_view(overload),
@@ -99,6 +101,7 @@ def opaque(function: Any, body: Callable[..., Any] | None) -> Operation:
     name = str(function)
     return Operation(
         name=name,
+        overload=function,
         kernel=Kernel(function, name),
         body=body,
         is_view=False,

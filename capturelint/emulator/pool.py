@@ -45,10 +45,8 @@ class Segment:
         self.high = 0
 
     def as_type(self, dtype: torch.dtype) -> torch.Tensor:
-        """The whole segment as one tensor of ``dtype``."""
-        found = self.typed.get(dtype)
-        if found is None:
-            found = self.typed[dtype] = self.content.view(dtype)
+        """The whole segment as one tensor of ``dtype``; kept in ``typed``."""
+        found = self.typed[dtype] = self.content.view(dtype)
         return found
 
 
@@ -83,8 +81,12 @@ class Allocation:
     def view(self, tensor: torch.Tensor) -> torch.Tensor:
         """What ``tensor``, on this allocation's storage, sees, as a view of the segment."""
         block, dtype = self.block, tensor.dtype
-        offset = (block.address - block.segment.start) // dtype.itemsize + tensor.storage_offset()
-        view = block.segment.as_type(dtype).as_strided(tensor.size(), tensor.stride(), offset)
+        segment = block.segment
+        base = segment.typed.get(dtype)
+        if base is None:
+            base = segment.as_type(dtype)
+        offset = (block.address - segment.start) // dtype.itemsize + tensor.storage_offset()
+        view = base.as_strided(tensor.size(), tensor.stride(), offset)
         if dtype.is_complex and tensor.is_conj():
             view = view.conj()
         return torch._neg_view(view) if tensor.is_neg() else view

@@ -187,7 +187,17 @@ class Recording:
             for tensor in tensors_in(operation.argument(name, args, kwargs)):
                 self.save(tensor)
         self.froze_values = False
-        frozen_args = tuple([self.freeze(value) for value in args])
+        # A call of Python less for each argument: this is what a capture costs.
+        frozen_args = tuple(
+            [
+                self.point_at(value)
+                if isinstance(value, torch.Tensor)
+                else self.freeze(value)
+                if isinstance(value, (list, tuple, dict))
+                else value
+                for value in args
+            ]
+        )
         frozen_kwargs = {name: self.freeze(value) for name, value in kwargs.items()} if kwargs else kwargs
         result = self.draw(operation, args, kwargs) if operation.is_random else kernel(*args, **kwargs)
         fresh: Sequence[tuple[int, torch.Tensor]] = ()
@@ -220,7 +230,7 @@ class Recording:
         moved: dict[int, torch.UntypedStorage] = {}
         for position, tensor in enumerate(tensors_in(result)):
             address = address_in(tensor)
-            if address in moved:
+            if address and address in moved:
                 tensor.set_(moved[address], tensor.storage_offset(), tensor.size(), tensor.stride())
                 found.append((position, self.point_at(tensor)))
             elif (alias := self.adopt_one(tensor, memory, stream, passed, zeroed)) is not None:
@@ -232,10 +242,11 @@ class Recording:
         self, tensor: torch.Tensor, memory: Memory, stream: EmulatedStream, passed: frozenset[int], zeroed: bool
     ) -> torch.Tensor | None:
         """Give one tensor its place; None if the call did not allocate it."""
-        if not has_storage(tensor):
+        try:
+            storage = untyped_storage(tensor)
+        except NotImplementedError:  # sparse
             place(tensor, memory)
             return None
-        storage = untyped_storage(tensor)
         # What a call allocated carries no mark yet.
         if storage._capturelint_memory is not Memory.HOST or storage._cdata in passed:  # type: ignore[attr-defined]
             return None
@@ -282,9 +293,10 @@ class Recording:
 
     def point_at(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor over the same memory that does not count as the program's."""
-        if not has_storage(tensor):
+        try:
+            storage = untyped_storage(tensor)
+        except NotImplementedError:  # sparse
             return tensor
-        storage = untyped_storage(tensor)
         allocation: Allocation | None = storage._capturelint_allocation  # type: ignore[attr-defined]
         if allocation is not None and not tensor.is_nested:
             return allocation.view(tensor)
