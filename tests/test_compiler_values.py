@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import pytest
@@ -68,6 +68,16 @@ def test_a_compiled_step_that_equals_eager_is_not_asked_again(session):
 
     assert (result.max_error, len(seen.outputs)) == (0.0, 5)
     assert compiled_step.without_graphs(session, result, seen) is result
+
+
+def test_a_target_that_ends_early_is_held_against_the_steps_that_it_makes(session):
+    def inputs(batch, number, device):
+        assert number < 4, "no more tokens"
+        return TARGET.inputs(batch, number, device)
+
+    shorter, reference = compiled_step.referenced(replace(session, target=replace(TARGET, inputs=inputs)), 4)
+
+    assert (shorter.plan.steps, len(reference.run.outputs)) == (4, 4)
 
 
 def test_compiled_code_that_is_far_from_eager_is_no_fault_of_its_graphs(session):

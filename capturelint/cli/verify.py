@@ -30,6 +30,8 @@ from capturelint.vocabulary import Verdict
 
 DEFAULT_STEPS = 16
 WARM_UP = 3
+RUNS = (Verdict.OK, Verdict.CAPTURE_ERROR, Verdict.REPLAY_DIFFERS)
+"""Verdicts of a step that runs at a batch size, so that it can be compiled there."""
 EXIT_CODES = {"safe": 0, "unsafe": 1, "fault": 2}
 INTERRUPTED = 130
 Tell = Callable[[Progress], None]
@@ -124,9 +126,11 @@ def command(
     known = read_suspects(suspects) if suspects else Suspects()
     with ended_by_signals(), progress(quiet, plan) as tell:
         report = verify(plan, limits, known, steps is None, tell)
-        compiled = (
-            verify_compiled(plan, limits.timeout_s, report.machine.device == "cuda", tell) if compile_step else None
-        )
+        sizes = tuple(bucket.size for bucket in report.buckets if bucket.verdict in RUNS)
+        if compile_step and sizes:
+            compiled = verify_compiled(replace(plan, buckets=sizes), limits.timeout_s, report.machine, tell)
+        else:
+            compiled = None
     if compiled is not None:
         report = with_compiled(report, compiled, known, min_coverage, counts)
     report = replace(report, findings=tuple(finding for finding in report.findings if counts(finding.rule)))

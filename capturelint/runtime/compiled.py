@@ -18,29 +18,38 @@ from dataclasses import replace
 from pathlib import Path
 
 from capturelint.compiler.environment import cold
-from capturelint.compiler.report import CompileReport, from_json, merged
+from capturelint.compiler.report import CompiledBucket, CompileReport, from_json, merged
 from capturelint.errors import TargetError
+from capturelint.runtime.observations import Machine
 from capturelint.runtime.protocol import Plan, Progress, Stage, decode_plan, encode
 
 
 def verify_compiled(
-    plan: Plan, timeout_s: float, on_gpu: bool, tell: Callable[[Progress], None] = lambda progress: None
+    plan: Plan, timeout_s: float, machine: Machine, tell: Callable[[Progress], None] = lambda progress: None
 ) -> CompileReport:
-    """Compile the plan's step at every bucket. Raises ``TargetError`` where that gives no answer.
+    """Compile the plan's step at every bucket.
 
-    On a GPU times are measured, so one at a time.
+    On a GPU times are measured, so one at a time; a process that hangs or dies there is that bucket's error. Without
+    a GPU it may only mean that the target needs one: raises ``TargetError``.
     """
+    on_gpu = machine.device == "cuda"
 
     def compiled(bucket: int) -> CompileReport:
         tell(Progress(Stage.COMPILE, bucket))
-        return compile_apart(replace(plan, buckets=(bucket,)), timeout_s)
+        try:
+            return compile_apart(replace(plan, buckets=(bucket,)), timeout_s)
+        except TargetError as error:
+            if not on_gpu:
+                raise
+            lost = CompiledBucket(bucket, error=str(error))
+            return CompileReport(machine.gpu or "unknown", machine.torch, buckets=(lost,))
 
     with ThreadPoolExecutor(1 if on_gpu else os.cpu_count()) as pool:
         return merged(list(pool.map(compiled, plan.buckets)))
 
 
 def compile_apart(plan: Plan, timeout_s: float) -> CompileReport:
-    """One bucket in a process of its own."""
+    """One bucket in a process of its own. Raises ``TargetError`` where that gives no answer."""
     with tempfile.TemporaryDirectory(prefix="capturelint-") as directory:
         answer = Path(directory) / "answer.json"
         command = [sys.executable, "-m", "capturelint.runtime.compiled", str(answer), str(os.getpid())]
@@ -49,9 +58,7 @@ def compile_apart(plan: Plan, timeout_s: float) -> CompileReport:
                 command, input=encode(plan), capture_output=True, env=cold(os.environ), timeout=timeout_s, check=False
             )
         except subprocess.TimeoutExpired as error:
-            raise TargetError(
-                f"{plan.target}: compiling batch {plan.buckets[0]} took more than {timeout_s:g} s (--timeout)"
-            ) from error
+            raise TargetError(f"{plan.target}: compiling took more than {timeout_s:g} s (--timeout)") from error
         if not answer.is_file():
             printed = ended.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
             raise TargetError(f"{plan.target}: the process that compiles the step ended early: {''.join(printed)}")

@@ -34,6 +34,8 @@ from capturelint.runtime.target import Inputs, Target
 COMPILED_FACTOR = 4.0
 """Fused kernels keep what eager rounds between two of its own; their error may be this many times a replay's."""
 NUM_STEPS_CPU = 4
+MIN_REPLAYED = 2
+"""Steps behind the warm-up that a target must be able to make."""
 
 
 def on_cpu(plan: Plan) -> CompileReport:
@@ -74,7 +76,7 @@ def on_gpu(plan: Plan) -> CompileReport:
         program = Program(
             on_state(target, state),
             lambda number: make_inputs(target, bucket, number),
-            plan.steps,
+            session.plan.steps,
             plan.warm_up,
             memory.remember,
             memory.rewind,
@@ -89,14 +91,17 @@ def on_gpu(plan: Plan) -> CompileReport:
 
 
 def referenced(session: Session, bucket: int) -> tuple[Session, Reference]:
-    """Eager steps from copies of the built state; where they fail on those, from builds of their own."""
+    """Eager steps, from copies of the built state or else from builds of its own, as many of them as it can make."""
+    plan = session.plan
     try:
         return session, make_reference(session, bucket)
     except Exception:
-        if session.origin.original is None:
+        failed = session.channel.now.step
+        if session.origin.original is not None:
+            return referenced(replace(session, origin=session.origin.rebuilt()), bucket)
+        if failed is None or not plan.warm_up + MIN_REPLAYED <= failed < plan.steps:
             raise
-    session = replace(session, origin=session.origin.rebuilt())
-    return session, make_reference(session, bucket)
+    return referenced(replace(session, plan=replace(plan, steps=failed)), bucket)
 
 
 @dataclass(slots=True)
