@@ -85,7 +85,9 @@ def logs(
     else:
         with progress(files or [], shown=sys.stderr.isatty() and not quiet) as advance:
             report, code = read_logs(files or [], keep=keep, fail_on=failing, advance=advance), 0
-    write(render_logs(report, form, colour=output is None and sys.stdout.isatty(), quiet=quiet), output)
+    terminal = output is None and sys.stdout.isatty()
+    width = shutil.get_terminal_size().columns if terminal else None
+    write(render_logs(report, form, colour=terminal, quiet=quiet, width=width), output)
     for error in report.errors:
         print(f"error: {error}", file=sys.stderr)
     raise typer.Exit(code or (2 if report.errors else int(bool(report.failing))))
@@ -125,10 +127,10 @@ def progress(files: Iterable[Path], *, shown: bool) -> Iterator[Callable[[int], 
         yield lambda size: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     sizes = [path.stat().st_size for path in files if path != STDIN and path.is_file()]
-    columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("reading", total=sum(sizes) or None)
         yield lambda size: bar.advance(task, size)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -45,11 +46,13 @@ OUTCOMES: Mapping[Severity, Outcome] = {
 NOTHING_SHOWN = "a log can show a skip, not that nothing was skipped: for that, run `capturelint verify --compile`"
 
 
-def render_logs(report: LogReport, form: Format, *, colour: bool = False, quiet: bool = False) -> str:
-    """The whole report in one format."""
+def render_logs(
+    report: LogReport, form: Format, *, colour: bool = False, quiet: bool = False, width: int | None = None
+) -> str:
+    """The whole report in one format. ``width`` is the terminal's; a pipe has none, and nothing is wrapped."""
     match form:
         case Format.TEXT:
-            return render_text(report, colour=colour, quiet=quiet)
+            return render_text(report, colour=colour, quiet=quiet, width=width)
         case Format.CONCISE:
             return render_concise(report, quiet=quiet)
         case Format.JSON:
@@ -144,12 +147,12 @@ def groups(findings: Sequence[LogFinding]) -> list[Group]:
     return [Group(tuple(group)) for group in found.values()]
 
 
-def render_text(report: LogReport, *, colour: bool, quiet: bool) -> str:
+def render_text(report: LogReport, *, colour: bool, quiet: bool, width: int | None = None) -> str:
     """For people: each message once, with what it means and the cure. The last line is a count."""
     out = io.StringIO()
     console = plain_console(out, colour)
     for group in groups(report.findings):
-        for line in group_lines(group, failing=group.first.message.severity in report.fail_on):
+        for line in group_lines(group, width, failing=group.first.message.severity in report.fail_on):
             console.print(line, soft_wrap=True)
     if not quiet:
         for text in summary_lines(report):
@@ -157,7 +160,7 @@ def render_text(report: LogReport, *, colour: bool, quiet: bool) -> str:
     return out.getvalue()
 
 
-def group_lines(group: Group, *, failing: bool) -> list[Text]:
+def group_lines(group: Group, width: int | None, *, failing: bool) -> list[Text]:
     """Head and notes of one message."""
     first = group.first
     style = "bold red" if failing else "bold yellow"
@@ -171,8 +174,17 @@ def group_lines(group: Group, *, failing: bool) -> list[Text]:
         )
     ]
     notes = [("at", group.place), ("means", first.message.meaning), ("help:", first.message.fix)]
-    lines += [Text.assemble(("  = ", "blue"), (label, "bold"), f" {visible(text)}") for label, text in notes if text]
+    for label, text in notes:
+        if text:
+            first_row, *rest = wrapped(f"{label} {visible(text)}", width)
+            lines.append(Text.assemble(("  = ", "blue"), (label, "bold"), first_row.removeprefix(label)))
+            lines += [Text(f"    {row}") for row in rest]
     return [*lines, Text()]
+
+
+def wrapped(text: str, width: int | None) -> list[str]:
+    """The rows of a note on a terminal."""
+    return textwrap.wrap(text, max(width - 4, 30), break_long_words=False) if width else [text]
 
 
 def render_concise(report: LogReport, *, quiet: bool) -> str:
