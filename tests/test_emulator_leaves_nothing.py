@@ -10,6 +10,7 @@ import torch
 
 from capturelint.emulator import cuda
 from capturelint.emulator.memory import MARK
+from capturelint.runtime.worker import device_context
 
 
 def names():
@@ -43,15 +44,28 @@ def test_tensors_of_a_closed_context_are_ordinary():
     assert (x.device.type, (x + torch.ones(2)).tolist()) == ("cpu", [2.0, 2.0])
 
 
-def test_freed_memory_can_be_left_as_it_is():
-    with cuda(poison_freed=False), torch.no_grad():
+def reads_freed_memory():
+    """What a graph gives whose input was freed after the capture."""
+    with torch.no_grad():
         inputs = [torch.ones(2, device="cuda")]
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             out = inputs[0] * 2
         inputs.clear()
         graph.replay()
-        assert out.tolist() == [2.0, 2.0]
+        return out.tolist()
+
+
+def test_freed_memory_can_be_left_as_it_is():
+    with cuda(poison_freed=False):
+        assert reads_freed_memory() == [2.0, 2.0]
+
+
+def test_a_driver_gets_the_verdict_of_a_gpu_on_which_nobody_took_its_freed_memory():
+    with device_context("emulated", driven=True):
+        assert reads_freed_memory() == [2.0, 2.0]
+    with device_context("emulated"):
+        assert reads_freed_memory() != [2.0, 2.0]
 
 
 def test_the_compiler_is_not_imported():
