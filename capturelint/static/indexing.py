@@ -73,7 +73,14 @@ def sequence_item(vm: Interpreter, owner: Sequence, index: Value, node: ast.Subs
     at = int_constant(index)
     if owner.items is not None and at is not None:
         return owner.items[at] if -len(owner.items) <= at < len(owner.items) else UNKNOWN
-    return element_of(owner)
+    found = element_of(owner)
+    # A tuple is a record: which of its items is meant decides what it is.
+    return as_guess(found) if owner.items is not None and not owner.shape and index is UNKNOWN else found
+
+
+def as_guess(value: Value) -> Value:
+    """The same value, its tensors no more than possible."""
+    return union([replace(o, sure=Confidence.POSSIBLE) if isinstance(o, Tensor) else o for o in options(value)])
 
 
 def is_bound(value: object) -> TypeGuard[int | None]:

@@ -863,7 +863,7 @@ class Interpreter:
             for value in self.items(right) or [right]:
                 torch_calls.formatted(self, value, node)
             return Text()
-        query = next((value for value in (left, right) if isinstance(value, CaptureQuery)), None)
+        query = capture_query(left) or capture_query(right)
         if query is not None:
             return query
         if tensor_in(left) is not None or tensor_in(right) is not None:
@@ -949,8 +949,9 @@ class Interpreter:
 
     def negate(self, value: Value, node: ast.expr) -> Value:
         """``not value``."""
-        if isinstance(value, CaptureQuery):
-            return CaptureQuery(not value.negated)
+        query = capture_query(value)
+        if query is not None:
+            return CaptureQuery(not query.negated)
         truth = self.truth(value, node, "not", report_step=False)
         if truth in (Truth.TRUE, Truth.FALSE):
             return Const(truth is Truth.FALSE, deps_of(value))
@@ -974,9 +975,10 @@ class Interpreter:
                 last = at == len(node.values) - 1
                 if last and isinstance(value, Const) and self.truth_of(value) is stop:
                     return value  # whatever the unknown operands are, the condition is settled
-                if isinstance(value, CaptureQuery) and self.recording:
-                    if last or (Truth.FALSE if value.negated else Truth.TRUE) is stop:
-                        return value
+                query = capture_query(value)
+                if query is not None and self.recording:
+                    if last or (Truth.FALSE if query.negated else Truth.TRUE) is stop:
+                        return query
                     continue
                 truth = Truth.HOST if last else self.truth(value, operand, "bool-op", report_step=False)
                 seen.append(value)
@@ -1067,8 +1069,9 @@ class Interpreter:
     def eval_ifexp(self, node: ast.IfExp, scope: Scope) -> Value:
         """``a if test else b``."""
         test = self.eval(node.test, scope)
-        if isinstance(test, CaptureQuery) and self.recording:
-            return managers.eval_capture_query(self, node, test, scope)
+        query = capture_query(test)
+        if query is not None and self.recording:
+            return managers.eval_capture_query(self, node, query, scope)
         truth = self.truth(test, node.test, "ternary", report_step=False)
         if truth in (Truth.TRUE, Truth.FALSE):
             return self.eval(node.body if truth is Truth.TRUE else node.orelse, scope)
@@ -1289,6 +1292,13 @@ def asks_for_none(test: ast.expr) -> bool:
             return True
         case _:
             return False
+
+
+def capture_query(value: Value) -> CaptureQuery | None:
+    """The answer of the capture query that a value may be: what a guard around the query gives instead is no capture."""
+    if isinstance(value, CaptureQuery):
+        return value
+    return next((o for o in value.options if isinstance(o, CaptureQuery)), None) if isinstance(value, Union) else None
 
 
 def filtered(value: Union, wanted: Callable[[Value], bool]) -> Value:

@@ -167,6 +167,10 @@ def shaped(
     if name == "where" and len(args) > 2:
         kind = chosen_kind(args[1], args[2])  # of the values, not of the mask
     operands = [*args, *kwargs.values()]
+    if (name == "where" and len(operands) == 1) or (
+        name == "nonzero" and constant(kwargs.get("as_tuple", NONE)) is True
+    ):
+        return Sequence(None, result(vm, operands, node, 1, Kind.INT))
     dim = kwargs.get("dim", args[1] if len(args) > 1 else NONE)
     rank = lead.rank
     if "pair" in sorts:
