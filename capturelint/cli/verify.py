@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from capturelint.catalog import find_rules
+from capturelint.cli.waiting import Waiting
 from capturelint.compiler.findings import compile_findings, summary
 from capturelint.compiler.report import CompileReport
 from capturelint.errors import UsageError
@@ -236,14 +237,21 @@ def progress(quiet: bool, plan: Plan) -> Iterator[Tell]:
         return
     from rich.console import Console
 
+    waiting, begun = Waiting(), list[int]()
+
+    def line(told: Progress) -> str:
+        if told.bucket and told.bucket not in begun:
+            begun.append(told.bucket)
+        return status_line(told, plan) + waiting.left(max(0, len(begun) - 1) / len(plan.buckets))
+
     console = Console(stderr=True)
     with console.status("starting") as status:
-        yield lambda told: status.update(status_line(told, plan))
+        yield lambda told: status.update(line(told))
 
 
 def status_line(told: Progress, plan: Plan) -> str:
-    """``batch 4: replay, step 7 of 16``."""
-    where = f"batch {told.bucket}: " if told.bucket else ""
+    """``batch 4 of 1,2,4: replay, step 7 of 16``."""
+    where = f"batch {told.bucket} of {','.join(map(str, plan.buckets))}: " if told.bucket else ""
     at = f", step {told.step + 1} of {plan.steps}" if told.step is not None else ""
     return f"{where}{told.stage.value}{at}"
 
