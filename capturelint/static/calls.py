@@ -10,7 +10,7 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from capturelint.static import attributes, classes, host_calls, python_calls, results, torch_calls
+from capturelint.static import attributes, classes, host_calls, python_calls, registries, results, torch_calls
 from capturelint.static.homes import Object, Sort, as_slots
 from capturelint.static.index import ClassDef, FunctionDef, FunctionNode, Module
 from capturelint.static.state import Call
@@ -190,6 +190,10 @@ def run_function(
     if function.compiled and vm.driver is not None:
         vm.driver.on_compiled(vm, args, node)
     vm.compiled = vm.compiled or function.compiled
+    # A decorator of the class puts something else in the method's place: which one runs is a condition nobody knows.
+    owner = function.owner
+    instead = owner is not None and definition.name in registries.replaced_methods(vm, owner)
+    vm.doubt += instead
     vm.stack.append(call)
     if vm.recording:
         vm.reached[definition] = None
@@ -199,6 +203,7 @@ def run_function(
         alive = vm.run(definition.node.body, scope)
     finally:
         vm.stack.pop()
+        vm.doubt -= instead
         vm.compiled = compiled
     return leave(vm, call, alive)
 

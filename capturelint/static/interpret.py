@@ -134,6 +134,7 @@ class Interpreter:
         self.orders: dict[ClassDef, list[ClassDef | str]] = {}
         self.instances: dict[object, Value] = {}
         self.rebound: dict[Module, Ref] = {}
+        self.replaced: dict[ClassDef, frozenset[str]] = {}
         self.unlisted: set[str] = set()
         self.reached: dict[FunctionDef, None] = {}
         self.side_streams: dict[object, Stream] = {}

@@ -36,6 +36,29 @@ def fill(vm: Interpreter, name: str, value: Value, module: Module) -> None:
             vm.quiet_call(wrapper, [as_value(definition)], definition.node)
 
 
+def replaced_methods(vm: Interpreter, definition: ClassDef) -> frozenset[str]:
+    """The methods that a class's decorators put others in the place of: ``cls.forward = ...``."""
+    if not definition.node.decorator_list:
+        return frozenset()
+    known = vm.replaced.get(definition)
+    if known is None:
+        vm.replaced[definition] = frozenset()
+        known = vm.replaced[definition] = frozenset(
+            name for decorator in definition.node.decorator_list for name in replaces(vm, decorator, definition)
+        )
+    return known
+
+
+def replaces(vm: Interpreter, decorator: ast.expr, definition: ClassDef) -> set[str]:
+    """The attributes that a decorator assigns on what it decorates."""
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    function = vm.quiet_eval(called, Scope(definition.module))
+    if not isinstance(function, Function):
+        return set()
+    targets = [t for n in ast.walk(function.definition.node) if isinstance(n, ast.Assign) for t in n.targets]
+    return {t.attr for t in targets if isinstance(t, ast.Attribute) and isinstance(t.value, ast.Name)}
+
+
 def fills(statement: ast.stmt, name: str) -> bool:
     """``NAME[key] = value``, ``NAME.update(...)``, ``NAME.append(...)``."""
     match statement:
