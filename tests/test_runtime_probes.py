@@ -6,8 +6,9 @@ pytest.importorskip("torch")
 
 from runtime_here import CLEAN, messages_of, plan, write_target
 
-from capturelint.runtime.blame import Suspects, blame, source_lines
+from capturelint.runtime.blame import Suspects, blame
 from capturelint.runtime.observations import BucketResult
+from capturelint.runtime.syntax import source_lines
 from capturelint.vocabulary import Verdict
 
 ALONE = ("outputs overwritten", "inputs reallocated", "inputs varied", "inputs alive")

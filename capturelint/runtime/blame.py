@@ -10,13 +10,13 @@ import ast
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 
 from capturelint.catalog import Rule, load_operations, load_rules
 from capturelint.finding import Evidence, Finding
 from capturelint.place import Frame, Place
 from capturelint.runtime.observations import Observation, Spot
+from capturelint.runtime.syntax import parsed, source_lines
 from capturelint.vocabulary import Confidence, Effect, ObservationKind, Outcome
 
 MAX_CODE = 48
@@ -299,24 +299,6 @@ def is_at(node: ast.expr | ast.stmt, spot: Spot) -> bool:
         spot.column,
         spot.end_column,
     )
-
-
-@cache
-def parsed(path: str) -> ast.Module:
-    """A source file's tree; an empty one where it cannot be read."""
-    try:
-        return ast.parse(Path(path).read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return ast.Module(body=[], type_ignores=[])
-
-
-@cache
-def source_lines(path: str) -> tuple[bytes, ...]:
-    """A source file's lines; none where it cannot be read."""
-    try:
-        return tuple(Path(path).read_bytes().splitlines())
-    except OSError:
-        return ()
 
 
 def code_at(spot: Spot, limit: int = MAX_CODE) -> str:

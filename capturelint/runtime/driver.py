@@ -15,7 +15,7 @@ import torch
 from capturelint.errors import TargetError
 from capturelint.runtime.channel import Channel
 from capturelint.runtime.compare import compare, tolerance
-from capturelint.runtime.driven import causes
+from capturelint.runtime.driver_causes import causes
 from capturelint.runtime.eager import DEVICE
 from capturelint.runtime.forks import Forks
 from capturelint.runtime.observations import BucketResult, Observation
