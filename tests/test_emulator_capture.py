@@ -67,6 +67,39 @@ def test_numbers_are_frozen():
     assert out.item() == 2.0
 
 
+def test_host_branches_are_frozen():
+    x, is_first = torch.ones(1, device="cuda"), [True]
+    graph, out = captured(lambda: x + 1 if is_first[0] else x - 1)
+    is_first[0] = False
+    graph.replay()
+    assert out.item() == 2.0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_attention_is_replayed_in_every_type(dtype, mode):
+    with mode():
+        attention = torch.nn.MultiheadAttention(8, 2, batch_first=True).to("cuda", dtype).eval()
+        x = torch.randn(2, 3, 8, device="cuda", dtype=dtype)
+        graph, out = captured(lambda: attention(x, x, x, need_weights=False)[0])
+        x.copy_(torch.randn(2, 3, 8, device="cuda", dtype=dtype))
+        graph.replay()
+        expected = attention(x, x, x, need_weights=False)[0]
+        assert torch.allclose(out, expected, atol=1e-2 if dtype is torch.bfloat16 else 1e-3)
+
+
+def test_autocast_is_captured():
+    layer, x = torch.nn.Linear(8, 8).cuda(), torch.randn(2, 8, device="cuda")
+
+    def step():
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            return layer(x)
+
+    graph, out = captured(step)
+    graph.replay()
+    assert (out.dtype, torch.equal(out, step())) == (torch.bfloat16, True)
+
+
 def test_a_host_scalar_tensor_is_frozen_by_value():
     x, scale = torch.ones(1, device="cuda"), torch.tensor(2.0)
     graph, out = captured(lambda: x * scale)

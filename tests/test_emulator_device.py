@@ -36,6 +36,10 @@ def test_tensors_say_where_they_live():
         lambda: torch.tensor([1, 2], device="cuda"),
         lambda: torch.as_tensor(np.ones(2), device="cuda"),
         lambda: torch.arange(3, device="cuda:0"),
+        lambda: torch.zeros(2, device=0),
+        lambda: torch.full((2,), 1.0, device=torch.device("cuda", 0)),
+        lambda: torch.nn.Linear(2, 2, device=0).weight,
+        lambda: torch.zeros(2).to(0),
         lambda: torch.zeros(2).cuda(),
         lambda: torch.zeros(2).to("cuda", torch.float16),
         lambda: torch.zeros(2).to(torch.zeros(1, device="cuda")),
@@ -79,6 +83,16 @@ def test_a_device_tensor_is_no_array():
 def test_the_default_device_can_be_cuda():
     with torch.device("cuda"):
         assert (torch.zeros(1).device.type, torch.tensor([1]).device.type) == ("cuda", "cuda")
+
+
+def test_the_default_device_can_be_set():
+    torch.set_default_device("cuda")
+    try:
+        found = (torch.get_default_device(), torch.arange(3).device.type, torch.zeros(2, device="cpu").device.type)
+    finally:
+        torch.set_default_device(None)
+    assert found == (torch.device("cuda", 0), "cuda", "cpu")
+    assert torch.get_default_device() == torch.device("cpu")
 
 
 def test_a_module_moves_there_and_back():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -65,7 +66,11 @@ class TensorPatches:
             original = getattr(Tensor, name)
             self.patches.set(Tensor, name, named(getattr(self, name.strip("_")), original))
         # The set of factories that take the default device is cached when first asked for: it must hold torch's own.
-        _device._device_constructors()
+        for function in _device._device_constructors():
+            name = getattr(function, "__name__", "")
+            original: Any = vars(torch).get(name)
+            if original is function and name not in FACTORIES:
+                self.patches.set(torch, name, numbered(original))
         for name in FACTORIES:
             self.patches.set(torch, name, self.factory(getattr(torch, name)))
         self.patch_default_device()
@@ -102,6 +107,10 @@ class TensorPatches:
             return self.move(tensor, other.device, other.dtype, copies, **rest)
         if len(args) >= 4:
             args, copies = args[:3], args[3]
+        if args and isinstance(args[0], int):
+            args = (indexed(args[0]), *args[1:])
+        if isinstance(kwargs.get("device"), int):
+            kwargs["device"] = indexed(kwargs["device"])
         device, dtype, non_blocking, memory_format = torch._C._nn._parse_to(*args, **kwargs)
         return self.move(tensor, device, dtype, copies, non_blocking, memory_format)
 
@@ -310,6 +319,18 @@ class TensorPatches:
 
         self.patches.set(torch.UntypedStorage, "cuda", cuda)
         self.patches.set(torch.UntypedStorage, "to", to)
+
+
+def numbered(factory: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """``factory`` with ``device=0`` understood, for which torch asks a driver."""
+
+    @wraps(factory)
+    def make(*args: Any, **kwargs: Any) -> Tensor:
+        if isinstance(kwargs.get("device"), int):
+            kwargs["device"] = torch.device("cuda", kwargs["device"])
+        return factory(*args, **kwargs)
+
+    return make
 
 
 def named(replacement: Any, original: Any) -> Any:
