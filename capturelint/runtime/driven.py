@@ -33,8 +33,6 @@ from capturelint.runtime.trace import Call, Recorder, each_tensor, key_of
 MAX_SLOTS = 2000
 ERRORS = (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError, AssertionError)
 WRITES = ("index_put_", "_index_put_impl_", "index_copy_", "index_add_", "scatter_", "scatter_add_")
-KEEPING = {"append", "appendleft", "extend", "insert", "add", "put", "setdefault", "update"}
-Driver = Callable[[str], object]
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from capturelint.runtime.differences import StepTrace, frozen, unique
-from capturelint.runtime.driven import DrivenRun, Epoch, Taken, address_of, patched
+from capturelint.runtime.driven import ERRORS, DrivenRun, Epoch, Taken, address_of, patched
 from capturelint.runtime.eager import DEVICE
 from capturelint.runtime.lines import Line, Store
 from capturelint.runtime.liveness import Liveness, freed_memory
@@ -25,7 +25,6 @@ from capturelint.runtime.syntax import parsed
 from capturelint.runtime.trace import Argument, Call
 from capturelint.vocabulary import ObservationKind
 
-ERRORS = (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError, AssertionError)
 KEEPING = {"append", "appendleft", "extend", "insert", "add", "put", "setdefault", "update"}
 Driver = Callable[[str], object]
 

@@ -28,7 +28,7 @@ COPY_ROUNDS = 10
 
 
 def measured(session: Session, result: BucketResult, captured: Captured, pool_before: int = 0) -> BucketResult:
-    """A result with times and sizes; ``pool_before`` is what earlier buckets took of the shared pool."""
+    """A result with times and sizes; ``pool_before`` is what the shared pool had before its capture."""
     replays, hosts = time_replay(session, result.size, captured)
     eager, eager_hosts = time_eager(session, result.size)
     return replace(

@@ -7,7 +7,7 @@ this to a graph: its other graphs write into freed memory, its requests come in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -77,9 +77,14 @@ def probed(session: Session, kept: Kept, device: str) -> BucketResult:
     """
     names: list[str] = []
     unsure: list[Observation] = []
-    for probe in PROBES if device == "cuda" else tuple(each for each in PROBES if each is not pool_overwritten):
+    for name, probe in PROBES.items():
+        if name == POOL and device != "cuda":
+            continue
         session.channel.enter(Stage.PROBE, kept.size)
-        seen = probe(session, kept)
+        try:
+            seen = probe(session, kept)
+        except torch.OutOfMemoryError:
+            seen = Seen(f"{name}: not tried, no memory is left")
         if any(each.sure for each in seen.found):
             return failed(replace(kept.result, probes=tuple(names)), seen.said, seen.found)
         unsure += seen.found
@@ -252,14 +257,15 @@ def padding_ignored(session: Session, kept: Kept) -> Seen:
     return Seen(seen.text if seen.sure else f"padding changes live rows in step {leak.step}", (seen,))
 
 
-PROBES: Sequence[Probe] = (
-    outputs_overwritten,
-    pool_overwritten,
-    inputs_moved,
-    inputs_varied,
-    inputs_alive,
-    padding_ignored,
-)
+POOL = "pool"
+PROBES: Mapping[str, Probe] = {
+    "outputs": outputs_overwritten,
+    POOL: pool_overwritten,
+    "other memory": inputs_moved,
+    "other inputs": inputs_varied,
+    "memory alive": inputs_alive,
+    "padding": padding_ignored,
+}
 
 
 def interleaved(session: Session, kept: Sequence[Kept]) -> list[BucketResult]:

@@ -64,8 +64,8 @@ def verify_buckets(session: Session, machine: Machine) -> None:
     """
     kept: list[Kept] = []
     captures: list[Captured] = []
-    pool_nbytes = 0
     for bucket in session.plan.buckets:
+        pool_before = pool_nbytes(captures)
         session, judged = verify_or_rebuild(session, bucket, captures[0].graph.pool() if captures else None)
         session.channel.send(judged.result)
         if judged.unfit:
@@ -78,7 +78,7 @@ def verify_buckets(session: Session, machine: Machine) -> None:
             continue
         result = judged.result
         if machine.device == "cuda":
-            result, pool_nbytes = send_measured(session, result, judged.captured, pool_nbytes)
+            result = send_measured(session, result, judged.captured, pool_before)
         result = probed(session, Kept(result, judged.captured, judged.reference), machine.device)
         session.channel.send(result)
         if result.verdict is Verdict.OK:
@@ -118,16 +118,21 @@ def verify_or_rebuild(session: Session, bucket: int, pool: Pool) -> tuple[Sessio
     return session, verify_bucket(session, bucket, pool)
 
 
-def send_measured(
-    session: Session, result: BucketResult, captured: Captured, pool_nbytes: int
-) -> tuple[BucketResult, int]:
-    """The result again, with times and sizes; gives the bytes that the pool has now."""
+def send_measured(session: Session, result: BucketResult, captured: Captured, pool_before: int) -> BucketResult:
+    """The result again, with times and sizes; ``pool_before`` is what the pool had when its capture began."""
     from capturelint.runtime.measure import measured
 
     session.channel.enter(Stage.MEASURE, result.size)
-    complete = measured(session, result, captured, pool_nbytes)
+    complete = measured(session, result, captured, pool_before)
     session.channel.send(complete)
-    return complete, pool_nbytes + (complete.pool_bytes or 0)
+    return complete
+
+
+def pool_nbytes(captures: Sequence[Captured]) -> int:
+    """Device memory of the pool that the graphs share; 0 for none, and where nothing is measured."""
+    from capturelint.runtime.measure import pool_nbytes
+
+    return pool_nbytes(captures[0].graph) if captures else 0
 
 
 @contextmanager
