@@ -68,9 +68,9 @@ class TensorPatches:
         # The set of factories that take the default device is cached when first asked for: it must hold torch's own.
         for function in _device._device_constructors():
             name = getattr(function, "__name__", "")
-            original: Any = vars(torch).get(name)
-            if original is function and name not in FACTORIES:
-                self.patches.set(torch, name, numbered(original))
+            factory: Any = vars(torch).get(name)
+            if factory is function and name not in FACTORIES:
+                self.patches.set(torch, name, numbered(factory))
         for name in FACTORIES:
             self.patches.set(torch, name, self.factory(getattr(torch, name)))
         self.patch_default_device()
