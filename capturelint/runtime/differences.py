@@ -15,6 +15,9 @@ from capturelint.runtime.observations import Observation, Spot
 from capturelint.runtime.trace import Call
 from capturelint.vocabulary import ObservationKind
 
+HOST_READS = {"_local_scalar_dense", "item", "is_nonzero", "equal"}
+"""Host memory that the host reads: what it does with the number shows in the calls that follow."""
+
 
 @dataclass(frozen=True, slots=True)
 class StepTrace:
@@ -73,7 +76,7 @@ def observations_of(pairs: Sequence[tuple[Call, Call]], captured: StepTrace, lat
         if before.scalars != after.scalars:
             is_explained = True
             yield scalar_changed(before, after, later)
-        elif contents(before) != contents(after) and reaches_device(after):
+        elif contents(before) != contents(after) and after.short not in HOST_READS:
             yield host_bytes_changed(before, after, later)
 
 
@@ -216,11 +219,6 @@ def shapes(call: Call) -> list[tuple[int, ...]]:
 def contents(call: Call) -> list[str]:
     """The digests of a call's host tensors."""
     return [tensor.content for tensor in call.tensors]
-
-
-def reaches_device(call: Call) -> bool:
-    """Whether a call has a side on the device: host memory that only the host reads is no graph's matter."""
-    return any(tensor.device.startswith("cuda") for tensor in (*call.tensors, *call.outputs))
 
 
 def call_word(trace: StepTrace, at: int) -> str:
