@@ -25,6 +25,7 @@ from capturelint.static.values import (
     Scope,
     Tensor,
     Value,
+    constant,
     deps_of,
     int_constant,
     options,
@@ -46,6 +47,8 @@ class Facts:
     """Functions that run inside a recorded region."""
     negative: set[Home | int] = field(default_factory=set)
     """Static inputs, by slot or by tensor, that were filled with a negative number."""
+    zero_padded: set[Home | int] = field(default_factory=set)
+    """Static inputs whose rows are zero but for live ones, a live one being zero too."""
     keyed: set[Home] = field(default_factory=set)
     """Host slots that choose the graph, so that each graph is replayed with the value that it recorded."""
     regions: list[Site] = field(default_factory=list)
@@ -95,6 +98,7 @@ class Driver:
         self.origins: dict[int, int] = {}
         self.aliases: dict[int, tuple[int, Site]] = {}
         self.in_flight: set[int] = set()
+        self.zeroed: set[Home | int] = set()
 
     # ---------------------------------------------------------------- regions
 
@@ -302,6 +306,20 @@ class Driver:
         for copy, source in self.origins.items():
             if source == target.ident and copy in self.idents and source not in self.idents:
                 self.pending.append(Pending(EventKind.INPUT_REBIND, vm.site(node), "copied-before", "", copy=copy))
+
+    def on_fill(self, target: Tensor, source: Tensor | None, value: Value) -> None:
+        """A tensor, or a part of it, is filled: with zeros first and then with indices of which one is zero?"""
+        at = target.home or target.ident
+        if not target.view:
+            self.zeroed.discard(at)
+            if source is None and constant(value) == 0:
+                self.zeroed.add(at)
+        elif at in self.zeroed and source is not None and source.zero:
+            self.facts.zero_padded.add(at)
+
+    def is_zero_padded(self, tensor: Tensor) -> bool:
+        """Whether an index is padded with a slot that is live."""
+        return bool({tensor.home, tensor.ident} & self.facts.zero_padded)
 
     def is_negative(self, tensor: Tensor) -> bool:
         """Whether an index is ever filled with negative numbers."""

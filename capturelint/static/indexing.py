@@ -313,6 +313,9 @@ def store_tensor(vm: Interpreter, tensor: Tensor, index: Value, value: Value, no
         check_assignment(vm, tensor, parts, value, node)
         if source is None:
             torch_calls.report_varying(vm, value, node, "kernel-argument")
+    if vm.driver is not None and not vm.recording:
+        part = replace(tensor, view=not all(map(whole, parts)))
+        vm.driver.on_fill(part, source, value)
     # One row of several (a ring of staging buffers) is not the whole buffer.
     torch_calls.mutate(vm, tensor if isinstance(parts[0], Slice) else replace(tensor, view=True), node, value)
 
@@ -326,6 +329,8 @@ def check_assignment(vm: Interpreter, tensor: Tensor, parts: list[Value], value:
     negative = next((t for t in gathers if t.negative or (vm.driver is not None and vm.driver.is_negative(t))), None)
     if negative is not None:
         vm.emit(EventKind.PAD_WRITE, node, "negative-index", min(negative.sure, Confidence.LIKELY))
+    elif vm.driver is not None and any(map(vm.driver.is_zero_padded, gathers)):
+        vm.emit(EventKind.PAD_WRITE, node, "zero-index", Confidence.LIKELY)
     if masks and source is not None and (source.on_device or source.rank != 0):
         vm.emit(EventKind.DYNAMIC_SHAPE, node, "mask-write", min(masks[0].sure, source.sure))
         return

@@ -360,6 +360,8 @@ def in_place(
         transfers.copied_in(vm, target, tensors[0], kwargs, node)
     if name == "copy_" and tensors:
         target = replace(target, negative=tensors[0].negative)
+    if vm.driver is not None and name in ("zero_", "fill_", "copy_") and not vm.recording:
+        vm.driver.on_fill(target, tensors[0] if tensors else None, Const(0) if name == "zero_" else args[-1])
     if name == "fill_" and len(args) > 1:
         number = constant(args[1])
         target = replace(target, negative=isinstance(number, (int, float)) and number < 0)

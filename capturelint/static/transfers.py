@@ -91,6 +91,7 @@ def factory(vm: Interpreter, name: str, args: list[Value], kwargs: dict[str, Val
     varies = max((varies_of(v) for v in torch_calls.flatten(vm, [*args, *kwargs.values()])), default=Varies.NEVER)
     if memory is not Memory.HOST and vm.phase is not Phase.SET_UP:
         vm.step.work += 1
+    starts = args[0] if len(args) > 1 else Const(0)
     drawn = (
         vm.site(node) if vm.recording and memory is Memory.HOST and "random" in torch_calls.sorts_of(vm, name) else None
     )
@@ -105,6 +106,7 @@ def factory(vm: Interpreter, name: str, args: list[Value], kwargs: dict[str, Val
         negative=isinstance(number, (int, float)) and number < 0,
         varies=varies if varies is Varies.PER_STEP and memory is not Memory.DEVICE else Varies.NEVER,
         drawn=drawn,
+        zero=name == "arange" and constant(starts) == 0,
         stretched=drawn is None and varies is Varies.PER_STEP,
         made=vm.site(node) if memory is Memory.PINNED else None,
         deps=frozenset().union(*map(deps_of, torch_calls.flatten(vm, args))) if args else frozenset(),
@@ -168,6 +170,7 @@ def from_host(vm: Interpreter, name: str, args: list[Value], kwargs: dict[str, V
         drawn=next((t.drawn for t in inner if t.drawn), None) if memory is Memory.HOST else None,
         deps=frozenset().union(*map(deps_of, flat)) if flat else frozenset(),
         negative=any(isinstance(n := constant(v), int) and n < 0 for v in flat),
+        zero=any(constant(v) == 0 for v in flat),
         placed="device" in kwargs or memory is Memory.PINNED,
     )
 

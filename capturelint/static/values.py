@@ -139,6 +139,8 @@ class Tensor:
     rows: int | None = None
     recorded: bool = False
     negative: bool = False
+    zero: bool = False
+    """True where a first item is surely the number 0: ``arange(n)``, a literal list with a 0."""
     varies: Varies = Varies.NEVER
     deps: frozenset[Home] = frozenset()
     parameter: bool = False
