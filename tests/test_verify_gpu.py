@@ -7,6 +7,20 @@ import time
 from pathlib import Path
 
 import pytest
+from runtime_here import write_target
+from test_verify_blame import (
+    DRIVER,
+    FREED,
+    REBOUND,
+    STALE,
+    STEP,
+    SWALLOWED,
+    SWAPPED,
+    UNJOINED,
+    WARMED,
+    WRONG,
+    marked,
+)
 
 pytestmark = pytest.mark.gpu
 TARGETS = Path(__file__).parents[1] / "fixtures" / "targets"
@@ -14,8 +28,8 @@ MAX_HOST_S = 25e-6
 """5 % of a step of 0.5 ms."""
 
 
-def report(target, buckets="1,2"):
-    options = ["--device", "cuda", "--buckets", buckets, "--format", "json"]
+def report(target, buckets="1,2", *more):
+    options = ["--device", "cuda", "--buckets", buckets, "--format", "json", *more]
     command = [sys.executable, "-m", "capturelint", "verify", target, *options]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     return json.loads(run.stdout)
@@ -39,7 +53,58 @@ def test_a_clean_step_is_measured():
     (small, large) = report(TARGETS / "clean_decoder.py")["buckets"]
     for bucket in (small, large):
         assert {"eager_ms", "replay_ms", "graph_nodes", "pool_bytes", "capture_s", "speedup"} <= bucket.keys()
+        assert bucket["kernels"] > 0
+        assert 0 < bucket["busy_share"] <= 1
         assert "pool overwritten" in bucket["probes"]
+
+
+@pytest.mark.parametrize(
+    ("body", "rule"),
+    [
+        (STALE, "stale-output"),
+        (REBOUND, "input-rebind"),
+        (SWAPPED, "input-rebind"),
+        (WARMED, "warm-up-state"),
+        (FREED, "state-rebind"),
+    ],
+    ids=["kept output", "rebound input", "swapped tensor", "warmed-up state", "freed memory"],
+)
+def test_a_driver_that_is_silently_wrong_is_blamed_on_its_line(tmp_path, body, rule):
+    target = write_target(tmp_path, DRIVER + body)
+    found = report(target, "1", "--driver", "drive")
+    assert found["buckets"][0]["verdict"] == "replay-differs"
+    assert (rule, marked(DRIVER + body)) in [(each["rule"], each.get("line")) for each in found["findings"]]
+
+
+@pytest.mark.parametrize(
+    ("body", "verdict", "rule"),
+    [
+        (UNJOINED, "capture-error", "stream-misuse"),
+        (SWALLOWED, "capture-error", "host-sync"),
+        (WRONG, "replay-differs", "baked-scalar"),
+    ],
+    ids=["unjoined stream", "reported by the end of the capture", "wrong without an error"],
+)
+def test_what_has_no_frame_is_blamed_on_its_line(tmp_path, body, verdict, rule):
+    source = STEP + body.lstrip("\n")
+    found = report(write_target(tmp_path, source), "2")
+    assert found["buckets"][0]["verdict"] == verdict
+    assert (rule, marked(source)) in [(each["rule"], each.get("line")) for each in found["findings"]]
+
+
+DRAWS = (
+    STEP
+    + """
+    noisy = torch.nn.functional.dropout(state(x), 0.5, training=True) + torch.randn_like(x)
+    return noisy, torch.multinomial(noisy.softmax(-1), 1)
+"""
+)
+
+
+def test_a_replay_draws_what_eager_draws(tmp_path):
+    found = report(write_target(tmp_path, DRAWS.replace("):\n\n", "):\n")), "2,1")
+    assert [bucket["max_error"] for bucket in found["buckets"]] == [0.0, 0.0]
+    assert found["verdict"] == "safe"
 
 
 def test_a_bucketed_step_costs_the_host_little_more_than_copy_and_replay():
