@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
@@ -108,16 +109,16 @@ class Store:
 
     def write(self, path: Path, content: bytes) -> None:
         """Write a file that is either there as a whole or not at all."""
-        import tempfile  # its 10 ms are paid by runs that write
-
-        handle, name = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
+        # Of this process and this moment alone, so that nobody else writes it; made anew, so that it is no link.
+        name = f"{path.parent}/.{os.getpid()}-{threading.get_ident()}-{time.monotonic_ns()}.tmp"
+        with open(name, "xb") as file:
+            try:
                 file.write(content)
-            os.replace(name, path)
-        except BaseException:
-            os.unlink(name)
-            raise
+                file.close()
+                os.replace(name, path)
+            except BaseException:
+                os.unlink(name)
+                raise
 
     def prepare(self) -> None:
         """Make the directory, mark it as a cache for backups and for git, and drop what nobody reads any more."""

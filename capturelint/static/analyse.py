@@ -6,6 +6,7 @@ file can hold up a run: one that takes too long or nests too deeply is given up,
 
 from __future__ import annotations
 
+import gc
 import signal
 import symtable
 import sys
@@ -31,7 +32,9 @@ from capturelint.store import digest
 
 RECURSION_LIMIT = 20_000
 """Calls of analysed code are calls of the interpreter: sixty of them, each a few nested expressions deep."""
-MAX_NUM_CHARACTERS = 12_000_000
+YOUNG_OBJECTS = 200_000
+"""Objects made between two looks for garbage; Python's own number is 700 (2,000 since 3.13)."""
+MAX_NUM_CHARACTERS = 5_000_000
 """Sources that a process keeps parsed; a tree takes about 25 times the memory of its text."""
 
 
@@ -91,6 +94,8 @@ class Analyser:
         self.max_file_s = max_file_s
         self.digests: dict[Path, str] = {}
         self.spans: dict[Path, Spans] = {}
+        self.latest: tuple[Path, str] | None = None
+        self.parsed = 0
         index.read = self.read
         self.named = self.files_of(entry)
 
@@ -103,9 +108,11 @@ class Analyser:
 
     def read(self, path: Path) -> str:
         """The text of a file, as one module; what was read is remembered by its digest."""
-        content = self.sources.content(path)
-        self.digests[path] = digest(content)
-        return decode_source(path, content).text
+        if self.latest is None or self.latest[0] != path:
+            content = self.sources.content(path)
+            self.digests[path] = digest(content)
+            self.latest = path, decode_source(path, content).text
+        return self.latest[1]
 
     def asked(self, path: Path) -> Sequence[str]:
         """What is asked of a file: its own entries, or those that the user named in it."""
@@ -116,6 +123,7 @@ class Analyser:
     def analyse(self, path: Path) -> Analysed:
         """All of one file; faults of the file are in the answer."""
         self.index.lookups = {}
+        self.latest = None
         try:
             with deep_calls(), time_limit(self.max_file_s):
                 found = self.analyse_entries(path)
@@ -124,6 +132,10 @@ class Analyser:
         except RecursionError:
             found = self.given_up(path, "is nested too deeply")
         self.fill_in(found)
+        if self.parsed != len(self.index.modules) and gc.get_threshold()[0] == YOUNG_OBJECTS:
+            self.parsed = len(self.index.modules)
+            gc.collect()  # among what is new since the last time
+            gc.freeze()
         return found
 
     def analyse_entries(self, path: Path) -> Analysed:
@@ -177,8 +189,9 @@ class Analyser:
             for ran in found.ran
             for place in (event.site.place for event in ran.events)
         }
-        for path in self.index.keep(used, MAX_NUM_CHARACTERS):
-            self.spans.pop(path, None)
+        if found.path in self.index.modules:
+            for path in self.index.keep(used, MAX_NUM_CHARACTERS):
+                self.spans.pop(path, None)
 
     def function_around(self, path: Path, line: int) -> str:
         """The qualified name of the function around a line of a parsed file."""
@@ -244,6 +257,22 @@ def deep_calls() -> Iterator[None]:
         yield
     finally:
         sys.setrecursionlimit(before)
+
+
+@contextmanager
+def few_collections() -> Iterator[None]:
+    """Look for garbage seldom and only among what is new: trees are millions of objects and never garbage.
+
+    Forked workers inherit this, and share what is there until they write to it, which a collection would.
+    """
+    before = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
 
 
 @contextmanager

@@ -217,13 +217,15 @@ def analyse_missing(
             cache.keep_analysed(analyser.index, found, analyser.asked(path))
         return found
 
-    jobs = num_workers(missing, jobs)
-    if jobs < 2:
-        return [analyse(path) for path, _ in missing]
-    from capturelint.static.analyse import without_outcomes
-    from capturelint.static.parallel import spread
+    from capturelint.static.analyse import few_collections, without_outcomes
 
-    return list(spread(lambda path: without_outcomes(analyse(path)), missing, jobs))
+    jobs = num_workers(missing, jobs)
+    with few_collections():
+        if jobs < 2:
+            return [analyse(path) for path, _ in missing]
+        from capturelint.static.parallel import spread
+
+        return list(spread(lambda path: without_outcomes(analyse(path)), missing, jobs))
 
 
 def num_workers(missing: Sequence[tuple[Path, int]], jobs: int) -> int:

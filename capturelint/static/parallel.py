@@ -6,7 +6,6 @@ want of memory or by a fault of the interpreter itself, costs the file that it d
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -38,7 +37,6 @@ def num_cores() -> int:
 def spread(analyse: Analyse, files: Sequence[tuple[Path, int]], jobs: int) -> Iterator[Analysed]:
     """What each file gives, in no order; ``files`` have their sizes in bytes, and the large ones are begun first."""
     INHERITED["analyse"] = analyse
-    gc.freeze()  # workers share what is there until they write to it, which a collection would
     try:
         finished: set[Path] = set()
         for found in in_pool(list(batches(files)), jobs):
@@ -49,7 +47,6 @@ def spread(analyse: Analyse, files: Sequence[tuple[Path, int]], jobs: int) -> It
                 yield alone(path)
     finally:
         INHERITED.clear()
-        gc.unfreeze()
 
 
 def batches(files: Iterable[tuple[Path, int]]) -> Iterator[list[Path]]:
