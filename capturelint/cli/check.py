@@ -79,6 +79,8 @@ def run(
     asked = options(settings, entry, bind, follow, assumed, jobs, no_cache, sources)
     checked = check(paths, asked)
     report = report_of(checked, version, level, wanted, unwanted, settings)
+    if not report.entries:
+        report = replace(report, notes=(*report.notes, *to_name(paths, asked)))
     known = baseline or settings.baseline
     if write_baseline_:
         count = write_baseline(
@@ -114,6 +116,15 @@ def run(
         print(f"error: {visible(str(error))}", file=sys.stderr)
     code = 2 if report.errors else 1 if report.shown else 0
     raise typer.Exit(0 if exit_zero and code == 1 else code)
+
+
+def to_name(paths: list[Path], asked: Options) -> tuple[str, ...]:
+    """What a run that found no entry could be told to check."""
+    from capturelint.static.candidates import candidates
+    from capturelint.static.check import find
+
+    specs = candidates(find(paths, asked, []))
+    return (f"to check one of these, add {' or '.join(f'--entry {spec}' for spec in specs)}",) if specs else ()
 
 
 def given_sources(paths: list[Path], name: Path | None, *, rewrites: bool) -> Sources:

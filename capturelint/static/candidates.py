@@ -1,0 +1,62 @@
+"""Sources without an entry -> what could be named as one: a module that nothing else builds, by its ``forward``.
+
+Only asked where nothing was found, so that a first run ends with a command that finds something and not with a riddle.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from capturelint.errors import SourceError
+from capturelint.static.files import read_source
+
+MAX_FILES = 200
+MAX_SHOWN = 3
+METHODS = ("decode", "step", "forward")
+"""In the order in which they are proposed."""
+
+
+def candidates(files: Sequence[Path]) -> tuple[str, ...]:
+    """``--entry`` values to try, at most three; those of classes that no file builds come first."""
+    found: list[tuple[str, str]] = []
+    built: set[str] = set()
+    for path in files[:MAX_FILES]:
+        tree = parsed(path)
+        built |= {name for node in ast.walk(tree) if isinstance(node, ast.Call) and (name := called(node))}
+        for name, method in methods(tree):
+            found.append((name, f"{Path(os.path.relpath(path)).as_posix()}:{name}.{method}"))
+    ordered = sorted(found, key=lambda each: each[0] in built)
+    return tuple(spec for _, spec in ordered[:MAX_SHOWN])
+
+
+def parsed(path: Path) -> ast.Module:
+    """The syntax of a file; of one that cannot be read, nothing."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(read_source(path).text)
+    except (SourceError, SyntaxError, ValueError, RecursionError, MemoryError, SystemError):
+        return ast.Module([], [])
+
+
+def called(call: ast.Call) -> str:
+    """The last name of what is called."""
+    match call.func:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case _:
+            return ""
+
+
+def methods(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Classes that derive from a module, each with the method that decode would go through."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and any("Module" in ast.unparse(base) for base in node.bases):
+            defined = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
+            method = next((name for name in METHODS if name in defined), None)
+            if method is not None:
+                yield node.name, method
