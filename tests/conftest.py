@@ -5,6 +5,11 @@ import shutil
 import tempfile
 
 import pytest
+from hypothesis import settings
+
+# No test is timed: what takes a millisecond alone takes a second beside others.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
