@@ -624,6 +624,7 @@ class Interpreter:
         """The items that a loop visits: exact and few, or one value for all of them."""
         if isinstance(value, Range) and value.varies is Varies.PER_STEP:
             self.report_varying(Number(Varies.PER_STEP), node, "loop")
+            return None, Number()  # how often it runs is baked, and not what each round counts
         items = self.items(value)
         if items is not None and len(items) <= MAX_UNROLL:
             return items, UNKNOWN
