@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import threading
 
 import pytest
 import torch
@@ -285,3 +287,31 @@ def test_copies_to_device_memory_mark_nothing():
     host.copy_(device)
     pinned.copy_(device, non_blocking=True)
     assert (host.device.type, pinned.device.type, pinned.is_pinned()) == ("cpu", "cpu", True)
+
+
+def test_memory_may_be_dropped_by_the_collector_in_another_thread():
+    x, kept = torch.ones(64, device="cuda"), []
+    stop = threading.Event()
+
+    def drop():
+        while not stop.is_set():
+            with contextlib.suppress(IndexError):
+                kept.pop()
+            gc.collect(0)
+
+    def step():
+        outs = []
+        for number in range(200):
+            kept.append([x + 1, x * 2])
+            outs.append(x + number)
+        return outs
+
+    thread = threading.Thread(target=drop)
+    thread.start()
+    try:
+        graph, outs = captured(step)
+    finally:
+        stop.set()
+        thread.join()
+    graph.replay()
+    assert [out[0].item() for out in outs] == [1.0 + number for number in range(200)]

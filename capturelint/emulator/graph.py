@@ -65,7 +65,6 @@ class EmulatedGraph:
             raise
         finally:
             self.machine.recording = None
-            recording.pool.settle()
         recording.undo()
         self.recording = recording
 

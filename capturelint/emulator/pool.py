@@ -11,6 +11,7 @@ the graph's own tensors are views of the segment, which see the same bytes and d
 from __future__ import annotations
 
 import mmap
+import threading
 from bisect import bisect_left, insort
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -76,7 +77,8 @@ class Allocation:
         self.owner = owner
 
     def __del__(self) -> None:
-        self.pool.free(self.block)
+        # The collector may come here from the middle of an allocation.
+        self.pool.dropped.append(self.block)
 
     def view(self, tensor: torch.Tensor) -> torch.Tensor:
         """What ``tensor``, on this allocation's storage, sees, as a view of the segment."""
@@ -99,19 +101,27 @@ class Allocation:
 
 @dataclass(eq=False)
 class Pool:
-    """The memory behind one ``graph_pool_handle``. ``deferred`` are blocks that another stream still used."""
+    """The memory behind one ``graph_pool_handle``.
+
+    ``dropped`` are blocks whose storages have died, at any moment and in any thread; they are free from the next
+    allocation on. ``deferred`` are those of them that another stream still used.
+    """
 
     segments: list[Segment] = field(default_factory=list)
     free_lists: dict[tuple[Hashable, bool], FreeList] = field(default_factory=dict)
     used_elsewhere: set[Block] = field(default_factory=set)
     deferred: list[Block] = field(default_factory=list)
+    dropped: list[Block] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def place(self, made: torch.Tensor, nbytes: int, stream: Hashable, owner: object) -> tuple[Block, torch.Tensor]:
         """Move a fresh, dense tensor into a block; gives that and the graph's own tensor there.
 
         Others that share the tensor's storage stay where they are.
         """
-        block = self.allocate(nbytes, stream)
+        with self.lock:
+            self.collect()
+            block = self.allocate(nbytes, stream)
         allocation = Allocation(self, block, nbytes, owner)
         storage = storage_at(block.address, HOST, nbytes)
         storage._capturelint_allocation = allocation  # type: ignore[attr-defined]
@@ -152,18 +162,22 @@ class Pool:
         self.segments.append(segment)
         return Block(segment, segment.start, nbytes, stream, free_list)
 
-    def free(self, block: Block) -> None:
-        """Take a block back; one that another stream used, when the capture has ended."""
-        if block in self.used_elsewhere:
-            self.used_elsewhere.discard(block)
-            self.deferred.append(block)
-        else:
-            release(block)
+    def collect(self) -> None:
+        """Take back what was dropped; what another stream used, when the capture has ended."""
+        while self.dropped:
+            block = self.dropped.pop()
+            if block in self.used_elsewhere:
+                self.used_elsewhere.discard(block)
+                self.deferred.append(block)
+            else:
+                release(block)
 
     def settle(self) -> None:
-        """A capture has ended: what other streams used can be given away."""
-        while self.deferred:
-            release(self.deferred.pop())
+        """A capture ends: what other streams used can be given away."""
+        with self.lock:
+            self.collect()
+            while self.deferred:
+                release(self.deferred.pop())
 
     def contents(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Everything that was ever allocated, and a copy of it."""

@@ -350,6 +350,7 @@ class Recording:
 
     def undo(self) -> None:
         """Restore memory and generators, and leave what the capture allocated undefined."""
+        self.pool.settle()
         with undispatched():
             for block, tensor in self.undefined:
                 # Nobody can see what was freed again.
