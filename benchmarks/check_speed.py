@@ -1,81 +1,187 @@
-"""Time and memory of ``capturelint check`` on real sources, against other tools on the same files in the same run.
+"""Time and memory of ``capturelint check``: cold, warm, after a change, by lines, by processes; other tools beside it.
 
-usage: python benchmarks/check_speed.py [PATH ...] [--repeat 3]
+usage: check_speed.py [PATH ...] [--transformers DIR] [--tools DIR ...] [--repeat 3] [--lines 10000,30000]
 
-Without paths: the ``nn`` package of the installed torch. Whole processes are timed, start included, and the median of
-the repetitions is shown. A tool that is not installed is left out and named. Prints a table for docs/measurements.md.
+The files are copied to a temporary directory first, so that one of them can be changed. Without paths: the ``nn``
+package of the installed torch. ``--transformers`` is a directory of transformers' sources: ten models, ``generation``,
+``integrations`` and ``cache_utils.py`` of it are checked. ``--tools`` are directories with the commands ``torchfix``,
+``flake8`` and ``ruff``, searched before the interpreter's own and the PATH; keep TorchFix and flake8 in two virtual
+environments, for flake8 runs TorchFix wherever it is installed. ``--lines`` adds the growth over files drawn at
+random, up to so many lines.
+
+Whole processes are timed, start included, and the fastest of the repetitions is shown: on a machine that others use,
+only ratios within one run mean something. ``CPU`` is the processor time of all processes. Memory is what all processes
+hold together (PSS, sampled). Prints tables for docs/measurements.md.
 """
 
 import argparse
 import importlib.util
-import resource
-import statistics
+import os
+import random
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from capturelint.errors import SourceError
 from capturelint.static.files import find_sources, read_source
 
+MODELS = ("llama", "mixtral", "qwen3", "gemma3", "mistral", "gpt2", "opt", "t5", "whisper", "mamba")
+PARTS = (*(f"models/{name}" for name in MODELS), "generation", "integrations", "cache_utils.py")
+CHECK = [sys.executable, "-m", "capturelint", "check", "--quiet", "--format", "concise"]
 ONE_FILE = Path(__file__).parent.parent / "fixtures/targets/clean_decoder.py"
 PARSE = "import ast,sys\nfor p in sys.argv[1:]:\n  ast.parse(open(p,'rb').read())"
 
 
-def corpus(paths):
-    """Files and number of lines."""
-    files = list(find_sources(paths or [Path(importlib.util.find_spec("torch").origin).parent / "nn"]))
-    lines = 0
-    for path in files:
-        try:
-            lines += len(read_source(path).lines)
-        except SourceError as error:
-            print(f"left out: {error}", file=sys.stderr)
-    return files, lines
+@dataclass(frozen=True)
+class Run:
+    """Wall-clock and processor seconds of a whole command, and the memory of its processes in MB."""
 
-
-def commands(files):
-    """What is timed: name and command line."""
-    names = [str(path) for path in files]
-    check = [sys.executable, "-m", "capturelint", "check", "--no-cache", "--quiet", "--format", "concise"]
-    yield "capturelint --version", [sys.executable, "-m", "capturelint", "--version"]
-    yield "capturelint check, one file", [*check, str(ONE_FILE)]
-    yield "capturelint check", [*check, *names]
-    yield "capturelint check, half of the files", [*check, *names[::2]]
-    yield "ast.parse alone", [sys.executable, "-c", PARSE, *names]
-    for module, words in (("ruff", ["check", "--no-cache", "--quiet"]), ("flake8", ["-j1"]), ("torchfix", [])):
-        if importlib.util.find_spec(module):
-            yield module, [sys.executable, "-m", module, *words, *names]
-        else:
-            print(f"{module} is not installed, so it is not compared", file=sys.stderr)
-
-
-def measure(command, repeat):
-    """Median seconds of a whole process."""
-    times = []
-    for _ in range(repeat):
-        began = time.perf_counter()
-        run = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False)
-        times.append(time.perf_counter() - began)
-        if run.returncode not in (0, 1):
-            sys.exit(f"{' '.join(command[:6])} ...: exit {run.returncode}\n{run.stderr.decode()[-500:]}")
-    return statistics.median(times)
+    wall_s: float
+    cpu_s: float
+    mb: float
 
 
 def main():
+    options = arguments()
+    sources = [options.transformers / part for part in PARTS] if options.transformers else options.paths
+    sources = sources or [Path(importlib.util.find_spec("torch").origin).parent / "nn"]
+    with tempfile.TemporaryDirectory() as directory:
+        copy = Path(directory) / "sources"
+        base = Path(
+            os.path.commonpath([path if path.is_dir() else path.parent for path in map(Path.absolute, sources)])
+        )
+        files = [copy_of(path, base, copy) for path in find_sources(sources)]
+        print(f"{len(files)} files, {sum(map(count, files))} lines, Python {sys.version.split()[0]}, ", end="")
+        print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}\n")
+        compare(files, Path(directory) / "cache", options)
+        by_jobs(files, Path(directory) / "cache", options)
+        if options.lines:
+            by_lines(files, Path(directory) / "cache", options)
+
+
+def compare(files, cache, options):
+    """The same files by every tool, as ratios of the cold run."""
+    names = [str(path) for path in files]
+    rows = {"capturelint check, cold": measure([*CHECK, *names], cache, options.repeat, clean=True)}
+    rows["capturelint check, warm"] = measure([*CHECK, *names], cache, options.repeat)
+    rows["capturelint check, one file changed"] = measure([*CHECK, *names], cache, options.repeat, change=files[-1])
+    rows["capturelint check, one file, warm"] = measure([*CHECK, str(ONE_FILE)], cache, options.repeat + 1)
+    rows["capturelint --version"] = measure([sys.executable, "-m", "capturelint", "--version"], cache, options.repeat)
+    rows["ast.parse alone"] = measure([sys.executable, "-c", PARSE, *names], cache, options.repeat)
+    for tool, words in (
+        ("torchfix", []),
+        ("flake8", ["--isolated"]),
+        ("ruff", ["check", "--isolated", "--no-cache", "-q"]),
+    ):
+        found = shutil.which(
+            tool, path=os.pathsep.join([*map(str, options.tools), str(Path(sys.executable).parent), os.environ["PATH"]])
+        )
+        if found is None:
+            print(f"{tool} is not installed, so it is not compared", file=sys.stderr)
+            continue
+        rows[tool] = measure([found, *words, *names], cache, options.repeat)
+    cold, warm = rows["capturelint check, cold"].wall_s, rows["capturelint check, warm"].wall_s
+    print("| command | seconds | CPU seconds | MB | times cold | times warm |\n|---|---|---|---|---|---|")
+    for name, run in rows.items():
+        ratios = f"{run.wall_s / cold:.2f} | {run.wall_s / warm:.1f}"
+        print(f"| {name} | {run.wall_s:.2f} | {run.cpu_s:.2f} | {run.mb:.0f} | {ratios} |")
+
+
+def by_jobs(files, cache, options):
+    """Cold, with more and more processes."""
+    print("\n| processes | seconds | CPU seconds | MB |\n|---|---|---|---|")
+    for jobs in sorted({1, 2, 4, os.cpu_count() or 1}):
+        run = measure([*CHECK, "--jobs", str(jobs), *map(str, files)], cache, options.repeat, clean=True)
+        print(f"| {jobs} | {run.wall_s:.2f} | {run.cpu_s:.2f} | {run.mb:.0f} |")
+
+
+def by_lines(files, cache, options):
+    """Cold and warm, over more and more of the files, drawn at random once and for all."""
+    drawn = random.Random(0).sample(files, len(files))
+    print("\n| lines | files | cold, s | CPU, s | MB | CPU ms a line | warm, s |\n|---|---|---|---|---|---|---|")
+    for limit in options.lines:
+        chosen, lines = [], 0
+        for path in drawn:
+            if lines >= limit:
+                break
+            chosen.append(str(path))
+            lines += count(path)
+        cold = measure([*CHECK, *chosen], cache, 1, clean=True)
+        warm = measure([*CHECK, *chosen], cache, options.repeat)
+        row = (f"{cold.wall_s:.2f}", f"{cold.cpu_s:.2f}", f"{cold.mb:.0f}", f"{1000 * cold.cpu_s / lines:.3f}")
+        print(f"| {lines} | {len(chosen)} | {' | '.join(row)} | {warm.wall_s:.2f} |")
+        if lines < limit:
+            break
+
+
+def measure(command, cache, repeat, clean=False, change=None):
+    """The fastest of some runs; with an empty cache each time, or after adding a comment to a file."""
+    runs = []
+    for number in range(repeat):
+        if clean:
+            shutil.rmtree(cache, ignore_errors=True)
+        if change is not None:
+            with change.open("a", encoding="utf-8") as file:
+                file.write(f"# change {number}\n")
+        runs.append(run(command, cache))
+    return min(runs, key=lambda each: each.wall_s)
+
+
+def run(command, cache):
+    """Run a command to its end."""
+    before, began = os.times(), time.perf_counter()
+    environment = os.environ | {"CAPTURELINT_CACHE_DIR": str(cache)}
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
+    mb = 0.0
+    while process.poll() is None:
+        mb = max(mb, memory(process.pid))
+        time.sleep(0.02 if time.perf_counter() - began < 2 else 0.2)
+    wall, after = time.perf_counter() - began, os.times()
+    if process.returncode not in (0, 1):
+        print(f"{' '.join(command[:6])} ...: exit {process.returncode}", file=sys.stderr)
+    cpu = after.children_user + after.children_system - before.children_user - before.children_system
+    return Run(wall, cpu, mb)
+
+
+def memory(pid):
+    """What a process and its children hold, in MB; pages that they share count once."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        rows = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0.0
+    own = sum(int(row.split()[1]) for row in rows if row.startswith("Pss:")) / 1024
+    return own + sum(map(memory, children))
+
+
+def copy_of(path, base, directory):
+    """A file copied to the same place under another directory."""
+    target = directory / path.absolute().relative_to(base)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(path, target)
+    return target
+
+
+def count(path):
+    """The lines of a file; none where it cannot be read."""
+    try:
+        return len(read_source(path).lines)
+    except SourceError:
+        return 0
+
+
+def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("paths", nargs="*", type=Path)
+    parser.add_argument("--transformers", type=Path)
+    parser.add_argument("--tools", action="append", type=Path, default=[])
     parser.add_argument("--repeat", type=int, default=3)
-    options = parser.parse_args()
-    files, lines = corpus(options.paths)
-    print(f"{len(files)} files, {lines} lines, Python {sys.version.split()[0]}\n")
-    print("| command | seconds | of `capturelint check` |\n|---|---|---|")
-    rows = [(name, measure(command, options.repeat)) for name, command in commands(files)]
-    whole = dict(rows)["capturelint check"]
-    for name, seconds in rows:
-        print(f"| {name} | {seconds:.2f} | {seconds / whole:.2f} |")
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-    print(f"\nlargest process: {peak:.0f} MB; check reads {lines / whole:,.0f} lines/s")
+    parser.add_argument("--lines", type=lambda text: [int(number) for number in text.split(",")], default=[])
+    return parser.parse_args()
 
 
 if __name__ == "__main__":
