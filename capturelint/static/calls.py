@@ -7,6 +7,7 @@ it. Recursion and depth end in ``Unknown``.
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -55,20 +56,15 @@ def call_one(
     scope: Scope | None,
 ) -> Value:
     """Call one alternative of a function value."""
+    call = CALLED.get(type(function))
+    if call is not None:
+        return call(vm, function, args, kwargs, node, extra)
     match function:
-        case Function():
-            return run_function(vm, function, args, kwargs, node, extra)
         case Method(function=inner, owner=owner):
             return call_one(vm, inner, [owner, *args], kwargs, node, extra, scope)
-        case Lambda():
-            return run_lambda(vm, function, args, kwargs, node)
         case Partial():
             bound = dict(function.kwargs) | kwargs
             return vm.call(function.function, [*function.args, *args], bound, node, extra=extra, scope=scope)
-        case Class(definition=definition):
-            return classes.instantiate(vm, definition, args, kwargs, node, extra)
-        case Ref():
-            return call_object(vm, function, args, kwargs, node, extra)
         case BoundExternal(owner=Tensor() as tensor, name=name):
             return torch_calls.call_method(vm, tensor, name, args, kwargs, node, extra)
         case BoundExternal():
@@ -273,7 +269,16 @@ def refine(vm: Interpreter, value: Value, parameter: ast.arg, module: Module) ->
     return value
 
 
-def run_lambda(vm: Interpreter, function: Lambda, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
+def build(
+    vm: Interpreter, function: Class, args: list[Value], kwargs: dict[str, Value], node: ast.AST, extra: bool
+) -> Value:
+    """Make an instance of an analysed class."""
+    return classes.instantiate(vm, function.definition, args, kwargs, node, extra)
+
+
+def run_lambda(
+    vm: Interpreter, function: Lambda, args: list[Value], kwargs: dict[str, Value], node: ast.AST, _extra: bool
+) -> Value:
     """Run a lambda."""
     if len(vm.stack) > MAX_DEPTH:
         return UNKNOWN
@@ -292,6 +297,14 @@ def nested_function(vm: Interpreter, node: FunctionNode, scope: Scope) -> Value:
     function = Function(FunctionDef(node, scope.module, scope.owner), scope.module, None, scope)
     return decorated(vm, function, node, scope)
 
+
+CALLED: dict[type[Value], Callable[..., Value]] = {
+    Function: run_function,
+    Lambda: run_lambda,
+    Class: build,
+    Ref: call_object,
+}
+"""What a call of each sort of value does; found by type, since most calls are of these."""
 
 KEEPING = frozenset(
     [

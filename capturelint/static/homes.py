@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from operator import is_
 
 from capturelint.static.events import Site
 from capturelint.static.index import ClassDef
@@ -22,7 +23,6 @@ from capturelint.static.values import (
     Tensor,
     Union,
     Value,
-    is_number,
     join,
     varies_of,
 )
@@ -186,7 +186,8 @@ class Heap:
         for oid, found in list(self.objects.items()):
             slots = {key: stamp(value, Home(oid, key), self.per_step) for key, value in found.slots.items()}
             element = stamp(found.element, Home(oid, "[]"), self.per_step) if found.element is not None else None
-            self.objects[oid] = replace(found, slots=slots, element=element)
+            if element is not found.element or any(slots[key] is not value for key, value in found.slots.items()):
+                self.objects[oid] = replace(found, slots=slots, element=element)
 
     def reach(self, value: Value) -> Iterator[tuple[Home | None, Value]]:
         """Every slot and value that can be reached from a value, each object once."""
@@ -240,25 +241,32 @@ def join_objects(left: Object, right: Object) -> Object:
 
 
 def stamp(value: Value, home: Home, per_step: set[Home]) -> Value:
-    """A slot's content as the next step finds it."""
+    """A slot's content as the next step finds it; the very same value where that is no different."""
     match value:
         case Tensor():
-            return replace(value, home=home, view=False, extends=None, recorded=False, made=None)
+            fresh = value.home == home and not (value.view or value.extends or value.recorded or value.made)
+            return value if fresh else replace(value, home=home, view=False, extends=None, recorded=False, made=None)
         case Sequence(items=items) if items is not None:
             parts = [stamp(item, Home(home.owner, (home.key, at)), per_step) for at, item in enumerate(items)]
-            return replace(value, items=tuple(parts))
+            return value if alike(parts, items) else replace(value, items=tuple(parts))
         case Sequence():
-            return replace(value, element=stamp(value.element, Home(home.owner, (home.key, "[]")), per_step))
+            element = stamp(value.element, Home(home.owner, (home.key, "[]")), per_step)
+            return value if element is value.element else replace(value, element=element)
         case Union():
-            return Union(tuple(stamp(option, home, per_step) for option in value.options))
-        case Const() | Number() if home in per_step and (is_number(value) or isinstance(value, Const)):
-            return Number(Varies.PER_STEP, frozenset({home}))
-        case Number():
-            return replace(value, deps=frozenset())
-        case Const():
-            return Const(value.value)
+            parts = [stamp(option, home, per_step) for option in value.options]
+            return value if alike(parts, value.options) else Union(tuple(parts))
+        case Const() | Number() if home in per_step:
+            number = Number(Varies.PER_STEP, frozenset({home}))
+            return value if value == number else number
+        case Number() | Const():
+            return replace(value, deps=frozenset()) if value.deps else value
         case _:
             return value
+
+
+def alike(new: list[Value], old: tuple[Value, ...]) -> bool:
+    """True where every value is the very one that it was."""
+    return all(map(is_, new, old))
 
 
 @dataclass(slots=True)

@@ -273,12 +273,13 @@ class Interpreter:
         for at, statement in enumerate(body):
             if self.fuel <= 0:
                 return True
-            if isinstance(statement, ast.If):
-                if not self.run_if(statement, scope, body[at + 1 :]):
+            sort = type(statement)
+            if sort is ast.If:
+                if not self.run_if(statement, scope, body[at + 1 :]):  # type: ignore[arg-type]
                     return False
                 continue
-            execute = getattr(self, f"run_{type(statement).__name__.lower()}", None)
-            if execute is not None and execute(statement, scope) is False:
+            execute = STATEMENTS.get(sort)
+            if execute is not None and execute(self, statement, scope) is False:
                 return False
         return True
 
@@ -465,9 +466,6 @@ class Interpreter:
         """Context managers: capture regions, streams, devices, and the ones that change nothing."""
         return managers.run_with(self, node, scope)
 
-    run_asyncfor = run_for
-    run_asyncwith = run_with
-
     def run_try(self, node: ast.Try, scope: Scope) -> bool:
         """The body, then each handler from before and after it."""
         before = self.save(scope)
@@ -486,13 +484,9 @@ class Interpreter:
             self.restore(scope, before)
         return self.run(node.finalbody, scope) and alive
 
-    run_trystar = run_try
-
     def run_functiondef(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Scope) -> None:
         """A function inside a function closes over its names."""
         scope.names[node.name] = calls.nested_function(self, node, scope)
-
-    run_asyncfunctiondef = run_functiondef
 
     def run_classdef(self, node: ast.ClassDef, scope: Scope) -> None:
         """A class inside a function."""
@@ -671,7 +665,7 @@ class Interpreter:
 
     def global_name(self, name: str, module: Module) -> Value:
         """A module-level name, evaluated on first use."""
-        held = self.rebound.get(module)
+        held = self.rebound.get(module) if self.rebound else None
         if held is not None and self.heap.get(held) is not None:
             current = attributes.read_slot(self, held, name)
             if current is not None:
@@ -744,8 +738,9 @@ class Interpreter:
 
     def attribute(self, owner: Value, name: str, node: ast.AST) -> Value:
         """The attribute of a value, of each of its alternatives."""
-        found = [attributes.load(self, option, name, node) for option in options(owner) if option != NONE]
-        return union(found)
+        if not isinstance(owner, Union):
+            return UNKNOWN if owner == NONE else attributes.load(self, owner, name, node)
+        return union([attributes.load(self, option, name, node) for option in owner.options if option != NONE])
 
     def eval_subscript(self, node: ast.Subscript, scope: Scope) -> Value:
         """``value[index]``."""
@@ -1175,7 +1170,9 @@ class Interpreter:
         scope: Scope | None = None,
     ) -> Value:
         """Call each alternative of a value; ``extra`` says that more arguments were passed than are known."""
-        chosen = [option for option in options(function) if option != NONE]
+        if not isinstance(function, Union):
+            return UNKNOWN if function == NONE else calls.call_one(self, function, args, kwargs, node, extra, scope)
+        chosen = [option for option in function.options if option != NONE]
         # Which of several functions is called (a table of variants, a configured one) is a condition nobody knows.
         callees = {option.function if isinstance(option, Method) else option for option in chosen}
         several = sum(isinstance(callee, (Function, Lambda, Class)) for callee in callees) > 1
@@ -1189,6 +1186,8 @@ class Interpreter:
 
     def truth(self, value: Value, node: ast.expr, how: str, report_step: bool = True) -> Truth:
         """What a condition says. A tensor on the device is read to find out, and that is an event."""
+        if isinstance(value, Const):
+            return Truth.TRUE if value.value else Truth.FALSE
         answers = {self.truth_of(option) for option in options(value)}
         tensor = tensor_in(value)
         if self.driver is not None and tensor is not None and tensor.on_device:
@@ -1230,6 +1229,8 @@ class Interpreter:
 
     def narrow(self, test: ast.expr, scope: Scope, outcome: bool) -> None:
         """Keep only the alternatives under which a condition has this outcome."""
+        if type(test) not in NARROWING:
+            return
         match test:
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 self.narrow(operand, scope, not outcome)
@@ -1371,4 +1372,32 @@ EVALUATORS: dict[type[ast.expr], Callable[..., Value]] = {
     ast.YieldFrom: Interpreter.eval_yieldfrom,
     ast.Await: Interpreter.eval_await,
     ast.Call: Interpreter.eval_call,
+}
+NARROWING = frozenset([ast.UnaryOp, ast.BoolOp, ast.Compare, ast.Call, ast.Name, ast.Attribute])
+STATEMENTS: dict[type[ast.stmt], Callable[..., object]] = {
+    ast.Expr: Interpreter.run_expr,
+    ast.Assign: Interpreter.run_assign,
+    ast.AnnAssign: Interpreter.run_annassign,
+    ast.AugAssign: Interpreter.run_augassign,
+    ast.Return: Interpreter.run_return,
+    ast.Raise: Interpreter.run_raise,
+    ast.Assert: Interpreter.run_assert,
+    ast.For: Interpreter.run_for,
+    ast.AsyncFor: Interpreter.run_for,
+    ast.While: Interpreter.run_while,
+    ast.Break: Interpreter.run_break,
+    ast.Continue: Interpreter.run_continue,
+    ast.With: Interpreter.run_with,
+    ast.AsyncWith: Interpreter.run_with,
+    ast.Try: Interpreter.run_try,
+    getattr(ast, "TryStar", ast.Try): Interpreter.run_try,  # Python 3.10 has none
+    ast.FunctionDef: Interpreter.run_functiondef,
+    ast.AsyncFunctionDef: Interpreter.run_functiondef,
+    ast.ClassDef: Interpreter.run_classdef,
+    ast.Import: Interpreter.run_import,
+    ast.ImportFrom: Interpreter.run_importfrom,
+    ast.Delete: Interpreter.run_delete,
+    ast.Global: Interpreter.run_global,
+    ast.Nonlocal: Interpreter.run_nonlocal,
+    ast.Match: Interpreter.run_match,
 }

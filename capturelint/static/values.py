@@ -8,6 +8,7 @@ alternatives that joining two paths leaves.
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
@@ -393,25 +394,22 @@ def add_option(merged: list[Value], option: Value) -> None:
 
 def widen(left: Value, right: Value) -> Value | None:
     """One value for two of the same sort, or ``None`` where they must stay apart."""
-    match left, right:
-        case Tensor(), Tensor():
-            return join_tensors(left, right)
-        case (Const() | Number(), Const() | Number()) if is_number(left) and is_number(right):
-            return join_numbers(left, right)
-        case Const(value=str()), Const(value=str()):
-            return None
-        case (Text(), Const(value=str())) | (Const(value=str()), Text()):
-            return Text()
-        case Sequence(), Sequence():
-            return join_sequences(left, right)
-        case Range(), Range():
-            return Range(max(left.varies, right.varies))
-        case Device(), Device():
-            return Device(Memory.EITHER)
-        case Dtype(), Dtype():
-            return Dtype(Kind.UNKNOWN)
-        case _:
-            return None
+    sort, other = type(left), type(right)
+    if sort is not other:
+        if sort in NUMBERS and other in NUMBERS:
+            return join_numbers(left, right) if is_number(left) and is_number(right) else None
+        match left, right:
+            case (Text(), Const(value=str())) | (Const(value=str()), Text()):
+                return Text()
+            case _:
+                return None
+    wider = WIDER.get(sort)
+    return wider(left, right) if wider is not None else None
+
+
+def join_constants(left: Const, right: Const) -> Value | None:
+    """Two numbers are some number; flags and texts stay apart."""
+    return join_numbers(left, right) if is_number(left) and is_number(right) else None
 
 
 def is_number(value: Value) -> bool:
@@ -465,6 +463,20 @@ def join_sequences(left: Sequence, right: Sequence) -> Sequence:
     if left.items is not None and right.items is not None and len(left.items) == len(right.items):
         return Sequence(tuple(map(join, left.items, right.items)), shape=shape)
     return Sequence(None, join(element_of(left), element_of(right)), shape=shape)
+
+
+NUMBERS = frozenset([Const, Number])
+WIDER: dict[type[Value], Callable[..., Value | None]] = {
+    Tensor: join_tensors,
+    Const: join_constants,
+    Number: join_numbers,
+    Sequence: join_sequences,
+    Text: lambda left, right: left,
+    Range: lambda left, right: Range(max(left.varies, right.varies)),
+    Device: lambda left, right: Device(Memory.EITHER),
+    Dtype: lambda left, right: Dtype(Kind.UNKNOWN),
+}
+"""How two different values of one sort become one; what is not here stays apart."""
 
 
 def element_of(sequence: Sequence) -> Value:
