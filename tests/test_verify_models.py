@@ -9,6 +9,7 @@ pytest.importorskip("torch")
 from runtime_here import messages_of, plan, write_target
 
 from capturelint.errors import TargetError
+from capturelint.runtime.blame import Suspects, blame
 from capturelint.runtime.observations import BucketResult
 from capturelint.vocabulary import Verdict
 
@@ -82,3 +83,19 @@ def test_a_call_that_never_works_says_why(tmp_path):
 def test_build_must_return_a_module(tmp_path):
     source = FLAT.replace("return Model().to(device)", "return [1]")
     assert "build returns list; without inputs and step it must return an nn.Module" in error_of(tmp_path, source)
+
+
+def test_a_line_of_a_model_that_is_only_imported_is_blamed(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    body = FLAT[: FLAT.index("def build")].replace(
+        "return self.embed", "int(positions[0])  # here\n        return self.embed"
+    )
+    model = write_target(tmp_path / "elsewhere", body, "its_model.py")
+    (tmp_path / "here").mkdir()
+    source = f"import sys\nsys.path.insert(0, {str(model.parent)!r})\nfrom its_model import Model\n"
+    source += "def build(device):\n    return Model().to(device)\n"
+    sent = messages_of(plan(write_target(tmp_path / "here", source)))
+    *_, result = [each for each in sent if isinstance(each, BucketResult)]
+    (found,) = blame(result.observations, 2, Suspects())
+    line = next(number for number, text in enumerate(body.splitlines(), 1) if text.endswith("# here"))
+    assert (found.rule, found.place.path.name, found.place.line) == ("implicit-sync", "its_model.py", line)

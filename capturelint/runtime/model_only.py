@@ -8,6 +8,7 @@ and one position; ``forward`` gets views of them, which a capture records as not
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
@@ -69,6 +70,7 @@ class ModelState:
 def model_target(build: Callable[[str], object], path: Path, max_length: int) -> Target:
     """The target of a file that defines ``build`` alone."""
     vocabulary: list[int] = []
+    folders: set[Path] = set()
 
     def build_state(device: str) -> ModelState:
         model = build(device)
@@ -77,6 +79,7 @@ def model_target(build: Callable[[str], object], path: Path, max_length: int) ->
                 f"{path}: build returns {type(model).__name__}; without inputs and step it must return an nn.Module"
             )
         vocabulary[:] = [vocabulary_of(model, path)]
+        folders.update(folders_of(model))
         return ModelState(model)
 
     def prepare(state: object, batch: int) -> None:
@@ -88,7 +91,16 @@ def model_target(build: Callable[[str], object], path: Path, max_length: int) ->
         token = torch.randint(0, vocabulary[0], (batch, 1), generator=generator)
         return {"token": token.to(device), "position": torch.tensor([step], device=device)}
 
-    return Target(build_state, inputs, decode, project_roots(path), prepare, max_length - 1)
+    return Target(
+        build_state, inputs, decode, project_roots(path), prepare, max_length - 1, lambda: tuple(sorted(folders))
+    )
+
+
+def folders_of(model: torch.nn.Module) -> set[Path]:
+    """Where the model's classes are written: the file with ``build`` may only import them."""
+    files = {getattr(sys.modules.get(type(each).__module__), "__file__", None) for each in model.modules()}
+    theirs = Path(torch.__file__).parent
+    return {Path(file).parent for file in files if file and not Path(file).is_relative_to(theirs)}
 
 
 def vocabulary_of(model: torch.nn.Module, path: Path) -> int:

@@ -38,8 +38,9 @@ def run_plan(plan: Plan, machine: Machine, channel: Channel) -> None:
         target = load_target(plan)
         project = Project(target.roots)
         channel.enter(Stage.BUILD)
-        session = Session(plan, target, states.origin(lambda: target.build("cuda")), project, channel)
-        verify_buckets(session, machine)
+        origin = states.origin(lambda: target.build("cuda"))
+        project = Project((*target.roots, *target.more_roots()))
+        verify_buckets(Session(plan, target, origin, project, channel), machine)
 
 
 def load_target(plan: Plan) -> Target:

@@ -24,8 +24,8 @@ Inputs = Mapping[str, object]
 class Target:
     """A decode step. ``prepare`` gives a built state what one bucket needs (a cache of that batch).
 
-    ``roots`` are the files and folders whose lines may be blamed; ``last_step`` is the last one that ``inputs`` can
-    make, where that is known.
+    ``roots`` are the files and folders whose lines may be blamed, ``more_roots`` those that are known once it is built;
+    ``last_step`` is the last one that ``inputs`` can make, where that is known.
     """
 
     build: Callable[[str], object]
@@ -34,6 +34,7 @@ class Target:
     roots: tuple[Path, ...]
     prepare: Callable[[object, int], None] = lambda state, batch: None
     last_step: int | None = None
+    more_roots: Callable[[], tuple[Path, ...]] = tuple
 
 
 def load_module(path: Path) -> ModuleType:
