@@ -21,6 +21,16 @@ from capturelint.report.page import CONSEQUENCES, page_markdown, pages, sentence
 SCHEMAS = Path(__file__).parent / "schemas"
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put every rule into the navigation."""
+    rules = ["rules/index.md", *(f"rules/{page.name}.md" for page in pages())]
+    for section in config.nav or []:
+        for entry in section.get("Reference", ()) if isinstance(section, dict) else ():
+            if isinstance(entry, dict) and "Rules" in entry:
+                entry["Rules"] = rules
+    return config
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the built pages to those that are written."""
     built = {
