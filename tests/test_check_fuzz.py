@@ -9,9 +9,13 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from capturelint.errors import SourceError
 from capturelint.report import CheckReport, Format, render
+from capturelint.static.analyse import check_syntax
 from capturelint.static.check import Options, check
 from capturelint.static.files import Sources
+from capturelint.static.index import Index, parse
+from capturelint.static.regions import find_entries, may_have_entries
 
 ROOT = Path(__file__).parents[1]
 REAL = sorted(
@@ -98,6 +102,19 @@ def survives(content: bytes, name: str = "model.py") -> None:
         assert "\x1b" not in render(report, format, read=sources.lines)
 
 
+def agree(text: str) -> None:
+    """What is asked of a text is what its tree says: whether it can be parsed, and whether entries may be in it."""
+    faults: list[str] = []
+    for parsed in (parse, check_syntax):
+        try:
+            parsed(text, Path("model.py"))
+        except SourceError as error:
+            faults.append(str(error))
+    assert faults == faults[:1] * 2
+    module = Index(lambda _: text).load(Path("model.py"))
+    assert module is None or not find_entries(module) or may_have_entries(text)
+
+
 @fuzz
 @given(st.lists(STATEMENTS, min_size=1, max_size=4), st.lists(STATEMENTS, max_size=2))
 def test_any_program_has_a_report(step, around):
@@ -108,6 +125,7 @@ def test_any_program_has_a_report(step, around):
         + f"\ndef decode_step(self, x: torch.Tensor, n: int, cache=None):\n{body}\n"
     )
     survives(text.encode())
+    agree(text)
 
 
 @st.composite
@@ -138,6 +156,7 @@ def damaged(draw: st.DrawFn) -> bytes:
 @given(damaged())
 def test_a_damaged_program_has_a_report(content):
     survives(content)
+    agree(content.decode("utf-8", "replace").replace("\0", ""))
 
 
 @fuzz

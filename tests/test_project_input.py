@@ -116,6 +116,16 @@ def test_a_name_cannot_start_a_workflow_command(run, tmp_path):
     assert [line for line in out.splitlines() if not line.startswith("::error title=capturelint")] == []
 
 
+def test_the_configuration_says_what_is_checked(run, tmp_path):
+    for name in ("m.py", "old/m.py", "m.pyw", "ignored.py", ".git/HEAD"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(STEP)
+    (tmp_path / ".gitignore").write_text("ignored.*\n")
+    (tmp_path / "capturelint.toml").write_text("exclude = ['old']\ninclude = ['*.py', '*.pyw']\n")
+    found = json.loads(run("check", ".", "--format", "json")[1])["findings"]
+    assert [finding["path"] for finding in found] == ["m.py", "m.pyw"]
+
+
 NASTY = "a\n::error::b\x1b[2J\u202e.py"
 
 
