@@ -10,7 +10,7 @@ from capturelint.cli import main
 from capturelint.errors import HistogramError
 from capturelint.planning.histogram import Histogram, build
 from capturelint.planning.measured import read_measured
-from capturelint.planning.plan import Limits, choose, gain, speculate, use
+from capturelint.planning.plan import Limits, Usage, choose, gain, speculate, use
 from capturelint.planning.record import read_buckets
 from capturelint.planning.units import parse_bytes
 
@@ -86,6 +86,31 @@ def test_measured_times_decide_instead_of_rows():
     assert plan.sizes == (7, 30)  # below 8 every size takes as long, so one graph serves them all
     expected = (96 * 4_600_000 + 4 * flat.replay_ns.at(30)) / 100
     assert plan.usage.step_ns == expected
+
+
+def test_a_gain_in_time_is_a_share_of_the_others_time():
+    fast, slow = (Usage((8,), (10,), (80,), 0, step_ns=nanoseconds) for nanoseconds in (2.0e6, 8.0e6))
+    assert gain(fast, slow, by_time=True) == 0.75
+    assert gain(slow, fast, by_time=True) == -3.0
+    assert gain(fast, slow, by_time=False) == 0.0
+
+
+def test_the_curve_goes_one_graph_beyond_the_choice():
+    histogram = Histogram((1, 2, 4, 8, 16), (5, 4, 3, 2, 1), "made up")
+    assert [point.graphs for point in choose(histogram, Limits(max_graphs=3)).curve] == [1, 2, 3, 4]
+    assert [point.graphs for point in choose(histogram, Limits(max_graphs=9)).curve] == [1, 2, 3, 4, 5]
+
+
+def test_of_equally_good_plans_the_one_with_fewest_graphs_is_chosen():
+    histogram = Histogram((2, 4), (5, 4), "made up")
+    assert choose(histogram, Limits(max_graphs=9)).sizes == (2, 4)
+
+
+def test_steps_above_the_largest_graph_are_timed_eagerly():
+    measured = read_measured(measured_json({1: 1.0, 8: 1.0}, eager_ms={"p50": 10.0, "p99": 10.0}), "verify.json")
+    plan = choose(Histogram((1, 8), (3, 1), "made up"), Limits(max_graphs=1, max_batch=1), measured)
+    assert plan.usage.eager_steps == 1
+    assert plan.usage.step_ns == pytest.approx((3 * 1.0 + 1 * 10.0) / 4 * 1e6)
 
 
 def test_the_measured_pool_is_shared_and_grows_by_the_graph():

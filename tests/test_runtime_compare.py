@@ -85,3 +85,25 @@ def test_the_margin_is_the_smallest_distance_of_the_two_best_logits():
 
 def test_tokens_have_no_margin():
     assert argmax_margin([[torch.tensor([1, 2])]]) is None
+
+
+@pytest.mark.parametrize(
+    ("expected", "got", "error"), [(3, 3, 0.0), (3, 4, INF), (4, 3, INF), (3, torch.tensor(3), INF)]
+)
+def test_values_of_the_host_must_be_equal(expected, got, error):
+    assert leaf_error(expected, got) == error
+
+
+def test_a_flip_is_another_best_token_of_a_row():
+    expected = torch.tensor([[1.0, 5.0, 2.0], [7.0, 0.0, 6.0]])
+    got = torch.tensor([[1.0, 5.0, 2.0], [6.0, 0.0, 7.0]])
+    assert argmax_flips([[expected]], [[got]]) == 1
+    assert argmax_flips([[expected]], [[expected]]) == 0
+
+
+def test_a_margin_is_between_the_two_best_of_two_tokens():
+    assert argmax_margin([[torch.tensor([[4.0, 1.0]])]]) == 0.75
+
+
+def test_where_nothing_was_compared_nothing_is_wrong():
+    assert compare([], []).worst == 0.0

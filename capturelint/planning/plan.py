@@ -51,7 +51,6 @@ class Usage:
     steps: tuple[int, ...]
     live_rows: tuple[int, ...]
     eager_steps: int
-    eager_rows: int
     step_ns: float | None = None
 
     @property
@@ -183,7 +182,7 @@ def use(histogram: Histogram, sizes: Sequence[int], measured: Measured | None = 
     rows_before = [0, *accumulate(map(mul, histogram.sizes, histogram.counts))]
     steps = tuple(steps_before[end] - steps_before[begin] for begin, end in zip(begins, ends, strict=True))
     live = tuple(rows_before[end] - rows_before[begin] for begin, end in zip(begins, ends, strict=True))
-    usage = Usage(tuple(sizes), steps, live, steps_before[-1] - sum(steps), rows_before[-1] - sum(live))
+    usage = Usage(tuple(sizes), steps, live, steps_before[-1] - sum(steps))
     return usage if measured is None else replace(usage, step_ns=expected_ns(histogram, usage, measured, pads))
 
 
