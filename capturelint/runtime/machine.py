@@ -20,6 +20,8 @@ def find(wanted: str) -> Machine | Fault:
         built = "this torch is built without CUDA" if torch.version.cuda is None else "torch finds no CUDA device"
         return Fault(Stage.START, f"no GPU: {built} ({torch.__version__}); use --device emulated", machine=True)
     if has_gpu and wanted != "emulated":
+        # What a context takes of the host is there before the target's memory is counted.
+        torch.zeros(1, device="cuda")
         return Machine("cuda", torch.__version__, torch.cuda.get_device_name(), driver())
     return Machine("emulated", torch.__version__)
 

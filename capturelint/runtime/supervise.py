@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from capturelint.runtime.observations import Spot
+from capturelint.runtime.observations import Machine, Spot
 from capturelint.runtime.protocol import Message, Plan, Progress, Stage, decode, encode
 
 STACK_LINE = re.compile(r'^  File "(?P<path>.+)", line (?P<line>\d+) in (?P<name>.+)$', re.MULTILINE)
@@ -125,8 +125,12 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def listen(worker: Worker, timeout_s: float, memory_limit_gib: float | None) -> Iterator[Message | Ended]:
-    """Every message, then how the worker ended. Silence for ``timeout_s`` is a hang."""
+    """Every message, then how the worker ended. Silence for ``timeout_s`` is a hang.
+
+    The memory limit counts from what the worker held when it had found its device: libraries are not the target's.
+    """
     buffer, last, heard = b"", Progress(Stage.START), time.monotonic()
+    held = 0
     with selectors.DefaultSelector() as selector:
         selector.register(worker.messages, selectors.EVENT_READ)
         while True:
@@ -141,6 +145,7 @@ def listen(worker: Worker, timeout_s: float, memory_limit_gib: float | None) -> 
                     if message is None:
                         continue
                     last = message if isinstance(message, Progress) else last
+                    held = own_bytes(worker.process.pid) if isinstance(message, Machine) else held
                     yield message
             elif worker.process.poll() is not None:
                 # Something that the target forked still holds the pipe open.
@@ -149,7 +154,7 @@ def listen(worker: Worker, timeout_s: float, memory_limit_gib: float | None) -> 
             elif time.monotonic() - heard > (max(timeout_s, START_S) if last.stage is Stage.START else timeout_s):
                 yield Ended("hang", last, spots=stack_of_living(worker), output=tail(worker.output))
                 return
-            if memory_limit_gib is not None and resident_bytes(worker.process.pid) > memory_limit_gib * GIB:
+            if memory_limit_gib is not None and own_bytes(worker.process.pid) - held > memory_limit_gib * GIB:
                 yield Ended("memory", last, spots=stack_of_living(worker), output=tail(worker.output))
                 return
 
@@ -197,9 +202,10 @@ def spare_gib() -> float | None:
     return None if free is None else 0.9 * free * 1024 / GIB
 
 
-def resident_bytes(pid: int) -> int:
-    """Memory that a process holds; 0 where the system does not say."""
+def own_bytes(pid: int) -> int:
+    """Memory that a process holds and no file stands for, as it does for libraries; 0 where the system does not say."""
     try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        _, resident, shared, *_ = Path(f"/proc/{pid}/statm").read_text().split()
+        return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return 0
