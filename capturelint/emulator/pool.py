@@ -13,7 +13,7 @@ from __future__ import annotations
 import mmap
 import threading
 from bisect import bisect_left, insort
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -82,14 +82,8 @@ class Allocation:
 
     def view(self, tensor: torch.Tensor) -> torch.Tensor:
         """What ``tensor``, on this allocation's storage, sees, as a view of the segment."""
-        block, dtype = self.block, tensor.dtype
-        segment = block.segment
-        base = segment.typed.get(dtype)
-        if base is None:
-            base = segment.as_type(dtype)
-        offset = (block.address - segment.start) // dtype.itemsize + tensor.storage_offset()
-        view = base.as_strided(tensor.size(), tensor.stride(), offset)
-        if dtype.is_complex and tensor.is_conj():
+        view = view_of(self.block, tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset())
+        if tensor.is_conj():
             view = view.conj()
         return torch._neg_view(view) if tensor.is_neg() else view
 
@@ -122,13 +116,13 @@ class Pool:
         with self.lock:
             self.collect()
             block = self.allocate(nbytes, stream)
-        allocation = Allocation(self, block, nbytes, owner)
         storage = storage_at(block.address, HOST, nbytes)
-        storage._capturelint_allocation = allocation  # type: ignore[attr-defined]
+        storage._capturelint_allocation = Allocation(self, block, nbytes, owner)  # type: ignore[attr-defined]
         storage._capturelint_memory = Memory.DEVICE  # type: ignore[attr-defined]
-        alias = allocation.view(made)
+        size, stride, offset = made.size(), made.stride(), made.storage_offset()
+        alias = view_of(block, made.dtype, size, stride, offset)
         alias.copy_(made)
-        made.set_(storage, made.storage_offset(), made.size(), made.stride())
+        made.set_(storage, offset, size, stride)
         return block, alias
 
     def allocate(self, nbytes: int, stream: Hashable) -> Block:
@@ -183,6 +177,15 @@ class Pool:
         """Everything that was ever allocated, and a copy of it."""
         used = [segment.content[: segment.high] for segment in self.segments if segment.high]
         return [(content, content.clone()) for content in used]
+
+
+def view_of(block: Block, dtype: torch.dtype, size: Sequence[int], stride: Sequence[int], offset: int | torch.SymInt) -> torch.Tensor:
+    """A tensor over a block. ``offset`` counts elements from its start."""
+    segment = block.segment
+    base = segment.typed.get(dtype)
+    if base is None:
+        base = segment.as_type(dtype)
+    return base.as_strided(size, stride, (block.address - segment.start) // dtype.itemsize + offset)
 
 
 def split(block: Block, size: int) -> None:
