@@ -17,6 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from capturelint.compiler import breaks, partitions, skips
 from capturelint.compiler.coverage import Caller, callers_of, coverage_of, event_tree
+from capturelint.compiler.generated import Generated
 from capturelint.compiler.listen import Ear, Heard
 from capturelint.compiler.report import CompiledBucket, CompileEvent, CompileKind, CompileReport, Coverage, Span, once
 
@@ -203,15 +204,39 @@ def test_a_kernel_outside_has_the_line_that_called_what_launched_it():
     ]
 
 
-def test_a_line_that_inductor_generated_is_told_as_the_users(monkeypatch):
-    codecache = pytest.importorskip("torch._inductor.codecache")
-    stack = (
-        'File "/srv/app/model.py", line 14, in decode\n  y = f(x)\nFile "/srv/app/ops.py", line 3, in f\n  x.cpu()\n'
-    )
-    monkeypatch.setitem(codecache.PyCodeCache.linemaps, "/tmp/gen.py", [(25, 40), (stack, "")])
-    measured = coverage_of([*PYTHON, api("cuLaunchKernel", 1, 61), kernel("triton_poi", 1)], CALLERS)
+STACK = 'File "/srv/app/m.py", line 14, in decode\n  y = f(x)\nFile "/srv/app/ops.py", line 3, in f\n  x.cpu()\n'
+COMMENT = "        # Topologically Sorted Source Nodes: [h, add], Original ATen: [aten.relu, aten.add]"
 
-    assert [(k.path, k.line, k.function) for k in measured.outside] == [("/srv/app/ops.py", 3, "f")]
+
+def outside(generated: Generated) -> list[tuple[str | None, int | None, str | None, bool]]:
+    trace = [*PYTHON, api("cuLaunchKernel", 1, 61), kernel("triton_poi", 1)]
+    return [(k.path, k.line, k.function, k.exact) for k in coverage_of(trace, CALLERS, generated).outside]
+
+
+@pytest.fixture
+def line_maps(monkeypatch):
+    """Inductor's maps, whose answers it keeps."""
+    cache = pytest.importorskip("torch._inductor.codecache").PyCodeCache
+    cache.stack_frames_for_code.cache_clear()
+    yield cache.linemaps
+    cache.stack_frames_for_code.cache_clear()
+
+
+def test_a_line_that_inductor_generated_is_told_as_the_users(line_maps, monkeypatch):
+    monkeypatch.setitem(line_maps, "/tmp/gen.py", [(25, 40), (STACK, "")])
+
+    assert outside(Generated(files={"/tmp/gen.py": ([], {})})) == [("/srv/app/ops.py", 3, "f", True)]
+
+
+def test_a_line_that_inductor_keeps_no_map_for_is_told_by_its_comment(line_maps):
+    lines = ["def partition_0(args):", *["        pass"] * 26, COMMENT, "        stream0 = get_raw_stream(0)", "run"]
+    nodes = {"h": [("/srv/app/m.py", 20, "decode")], "add": [("/srv/app/m.py", 21, "decode")]}
+
+    assert outside(Generated(files={"/tmp/gen.py": (lines, nodes)})) == [("/srv/app/m.py", 21, "decode", True)]
+
+
+def test_a_line_that_called_generated_code_is_not_exact(line_maps):
+    assert outside(Generated(files={"/tmp/gen.py": ([], {})})) == [("/srv/app/model.py", 12, "decode", False)]
 
 
 def test_the_profiler_knows_the_line_of_every_call():
@@ -286,8 +311,13 @@ input name: primals_2. data pointer changed from 140 to 150. input stack trace: 
 
 
 def test_a_graph_recorded_again_is_told_with_the_input_that_moved_and_its_line():
-    ear = Ear([Heard("torch._inductor.cudagraph_trees.__cudagraphs", RERECORDED)])
+    trees = "torch._inductor.cudagraph_trees.__cudagraphs"
+    recording = Heard(trees, "[0/0] Recording function=partition_0, mode=INFERENCE, cuda_graph_id=2, inputs: [0]: 4")
+    ear = Ear([Heard(trees, RERECORDED), Heard(trees, RERECORDED), recording])
     (event,) = skips.rerecords(ear, ear.findings())
+
+    assert event.count == 1  # the first "Re-recording" found another graph that fits
+    assert skips.rerecords(Ear(ear.records[:2]), []) == ()
 
     assert (event.reason, event.detail) == ("static input data pointer changed", "input primals_2")
     assert (event.path, event.line) == ("/srv/model.py", 14)

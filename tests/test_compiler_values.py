@@ -67,7 +67,7 @@ def test_a_compiled_step_that_equals_eager_is_not_asked_again(session):
     result, seen = seen_with(session, lambda number: torch.full((4,), number + 1.0))
 
     assert (result.max_error, len(seen.outputs)) == (0.0, 5)
-    assert compiled_step.without_graphs(session, result, seen) is result
+    assert compiled_step.without_graphs(compiled_step.compiled_plainly(session), result, seen) is result
 
 
 def test_a_target_that_ends_early_is_held_against_the_steps_that_it_makes(session):
@@ -82,7 +82,7 @@ def test_a_target_that_ends_early_is_held_against_the_steps_that_it_makes(sessio
 
 def test_compiled_code_that_is_far_from_eager_is_no_fault_of_its_graphs(session):
     result, seen = seen_with(session, lambda number: torch.full((4,), number + 1 + FUSED))
-    told = compiled_step.without_graphs(session, result, seen)
+    told = compiled_step.without_graphs(compiled_step.compiled_plainly(session), result, seen)
 
     assert told.differs == ""
     (note,) = told.notes
@@ -91,7 +91,7 @@ def test_compiled_code_that_is_far_from_eager_is_no_fault_of_its_graphs(session)
 
 def test_a_replay_that_the_same_code_does_not_compute_is_the_graphs_fault(session):
     result, seen = seen_with(session, lambda number: torch.full((4,), min(number, 2) + 1 + FUSED))
-    told = compiled_step.without_graphs(session, result, seen)
+    told = compiled_step.without_graphs(compiled_step.compiled_plainly(session), result, seen)
 
     assert "from step 3 on its replay differs from the same code without graphs" in told.differs
 

@@ -31,6 +31,7 @@ UNTOLD = "control flow or a call that Dynamo cannot trace"
 RECOMPILING = re.compile(r"Recompiling function \S+ in (?P<file>.+?):(?P<line>\d+)\s*$", re.MULTILINE)
 GUARD = re.compile(r"^\s*- \d+/\d+: (?P<guard>.*?)(?P<comment>\s+# .*)?$", re.MULTILINE)
 GUARDED_AT = re.compile(r"# (?P<tail>[^#]+?):(?P<line>\d+) in ")
+LIMIT_COUNTED = "recompile limit exceeded"
 LIMIT_REACHED = "the recompile limit is reached"
 KEEP_CONSTANT = "Keep it constant, hold it in a tensor, or mark the dimension dynamic."
 PACKAGE = str(Path(__file__).parents[1])
@@ -80,7 +81,7 @@ def breaks_counted(ear: Ear) -> Iterator[CompileEvent]:
     for group in ("graph_break", "unimplemented"):
         for key, _ in torch._dynamo.utils.counters[group].items():
             count = ear.counted(group, str(key))
-            if count:
+            if count and LIMIT_COUNTED not in str(key):  # told as a recompile, with its guard
                 yield CompileEvent(CompileKind.GRAPH_BREAK, first_line(str(key)), detail=hint(str(key)), count=count)
 
 

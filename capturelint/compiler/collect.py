@@ -7,6 +7,7 @@ hides what the scheduler says. ``environment.cold`` is the environment that such
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -14,6 +15,7 @@ import torch
 import torch._dynamo
 
 from capturelint.compiler import breaks, coverage, partitions, skips
+from capturelint.compiler.generated import Generated, watched
 from capturelint.compiler.incompatible import Inspector
 from capturelint.compiler.listen import Ear, Heard, listening
 from capturelint.compiler.report import LISTS, CompiledBucket, CompileReport, Coverage, Milliseconds
@@ -59,12 +61,13 @@ def collect(program: Program, device: str, size: int = 0) -> CompileReport:
     torch._dynamo.reset()
     num_breaks = len(torch._dynamo.utils.graph_break_reasons)
     bucket = CompiledBucket(size)
-    with listening(to_inductor=on_gpu) as ear, torch.no_grad():
+    watching = watched() if on_gpu else nullcontext(Generated())
+    with listening(to_inductor=on_gpu) as ear, watching as generated, torch.no_grad():
         caller = Caller(compile_step(program.step, inspector, on_gpu=on_gpu), program, on_gpu)
         try:
             inputs = caller.run()
             if on_gpu:
-                bucket = replace(bucket, coverage=caller.coverage(inputs), compiled_ms=caller.times(inputs))
+                bucket = replace(bucket, coverage=caller.coverage(inputs, generated), compiled_ms=caller.times(inputs))
         except Exception as raised:  # noqa: BLE001  the target's own fault is what is reported
             bucket = replace(bucket, error=tell(raised, ear))
         recorded = anything_recorded() if on_gpu else None
@@ -104,12 +107,12 @@ class Caller:
         self.num_calls += 1
         return output
 
-    def coverage(self, inputs: Inputs) -> Coverage:
+    def coverage(self, inputs: Inputs, generated: Generated) -> Coverage:
         """The kernels of one call, in the steady state of calls with the very same inputs."""
         self.program.rewind()
         for _ in range(STEADY):
             self.call(inputs)
-        return coverage.measure(lambda: self.call(inputs))
+        return coverage.measure(lambda: self.call(inputs), generated)
 
     def times(self, inputs: Inputs) -> Milliseconds | None:
         """Device milliseconds of a call, over the same steps as the rows."""
@@ -145,7 +148,8 @@ def tell(raised: BaseException, ear: Ear) -> str:
     chain = list(islice(causes(raised), MAX_DEPTH))
     ear.records += [Heard("exception", f"{type(e).__module__}.{type(e).__qualname__}: {e}") for e in chain]
     lines = str(chain[-1]).strip().splitlines()
-    return f"{type(chain[-1]).__name__}: {lines[0] if lines else ''}"
+    first = lines[0].split(" Stack trace:")[0] if lines else ""
+    return f"{type(chain[-1]).__name__}: {first}"
 
 
 def causes(raised: BaseException) -> Iterator[BaseException]:

@@ -24,6 +24,7 @@ from typing import Any, TypeAlias, TypedDict
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from capturelint.compiler.generated import Generated
 from capturelint.compiler.report import Coverage, Milliseconds, OutsideKernel, Span
 from capturelint.logs.matcher import LIBRARY
 
@@ -34,8 +35,6 @@ GAP_US = 10.0
 GRAPH_LAUNCH = re.compile(r"cu(?:da)?GraphLaunch")
 PYTHON_FRAME = re.compile(r"(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)")
 RESUMED = re.compile(r"torch_dynamo_resume_in_(?P<function>.+)_at_\d+$")
-CODE_CACHE = "torch._inductor.codecache"
-"""Has a map from generated lines to user code, once it is imported."""
 REPLAY_FRAMES = re.compile(r"torch/cuda/graphs\.py\(\d+\): replay|cudagraph_trees\.py\(\d+\): \w*copy_input\w*")
 
 
@@ -96,8 +95,8 @@ def new_event() -> torch.cuda.Event:
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
 
 
-def measure(call: Callable[[], object]) -> Coverage:
-    """Profile one call, which must be in its steady state."""
+def measure(call: Callable[[], object], generated: Generated) -> Coverage:
+    """Profile one call, which must be in its steady state; ``generated`` is the code that it may run."""
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], with_stack=True) as profiler:
         call()
@@ -107,7 +106,7 @@ def measure(call: Callable[[], object]) -> Coverage:
         profiler.export_chrome_trace(str(path))
         trace = json.loads(path.read_bytes())
     callers = callers_of(event_tree(profiler), int(trace.get("baseTimeNanoseconds", 0)))
-    return coverage_of(trace["traceEvents"], callers)
+    return coverage_of(trace["traceEvents"], callers, generated)
 
 
 def event_tree(profiler: profile) -> Sequence[Any]:
@@ -131,7 +130,9 @@ def callers_of(roots: Sequence[Any], base_ns: int) -> Callers:
     return found
 
 
-def coverage_of(trace: Iterable[TraceEvent], callers: Callers = MappingProxyType({})) -> Coverage:
+def coverage_of(
+    trace: Iterable[TraceEvent], callers: Callers = MappingProxyType({}), generated: Generated | None = None
+) -> Coverage:
     """Kernels by who launched them."""
     events = [event for event in trace if event.get("ph") == "X"]
     kernels = [event for event in events if event.get("cat") == "kernel"]
@@ -150,7 +151,7 @@ def coverage_of(trace: Iterable[TraceEvent], callers: Callers = MappingProxyType
         kernels=len(inside) + len(gaps),
         graph_launches=sum(bool(GRAPH_LAUNCH.match(launch.name)) for launch in launches.values()),
         replay_kernels=len(outside) - len(gaps),
-        outside=summed(gaps, callers),
+        outside=summed(gaps, callers, generated or Generated()),
         timeline=timeline_of(kernels, launches),
     )
 
@@ -195,9 +196,11 @@ def stack_of(launch: Launch | None, frames: Sequence[TraceEvent]) -> list[TraceE
     return sorted(around, key=lambda frame: frame["ts"])
 
 
-def summed(gaps: Sequence[tuple[TraceEvent, list[TraceEvent]]], callers: Callers) -> tuple[OutsideKernel, ...]:
+def summed(
+    gaps: Sequence[tuple[TraceEvent, list[TraceEvent]]], callers: Callers, generated: Generated
+) -> tuple[OutsideKernel, ...]:
     """Kernels outside graphs by name and user line, most frequent first."""
-    counts = Counter((kernel["name"], innermost_user_line(stack, callers)) for kernel, stack in gaps)
+    counts = Counter((kernel["name"], innermost_user_line(stack, callers, generated)) for kernel, stack in gaps)
     return tuple(
         OutsideKernel(name, count, at.file, at.line, at.function, at.exact)
         if at is not None
@@ -206,18 +209,24 @@ def summed(gaps: Sequence[tuple[TraceEvent, list[TraceEvent]]], callers: Callers
     )
 
 
-def innermost_user_line(stack: Sequence[TraceEvent], callers: Callers) -> Caller | None:
-    """The innermost line of user code that made the call, else the innermost function that is user code."""
+def innermost_user_line(stack: Sequence[TraceEvent], callers: Callers, generated: Generated) -> Caller | None:
+    """The innermost line of user code that made the call, else the innermost function that is user code.
+
+    A line that called code which Inductor generated stands for all that was fused there, so it is not exact.
+    """
+    through_generated = False
     for event in reversed(stack):
         found = PYTHON_FRAME.match(event["name"])
-        if found is not None and (path := user_file(found["file"])) is not None:
+        if found is not None and (path := user_file(found["file"], generated)) is not None:
             return Caller(path, int(found["line"]), resumed(found["function"]), exact=False)
         if (caller := caller_of(event, callers)) is None:
             continue
-        if (source := source_of(caller)) is not None:
-            return source
-        if (path := user_file(caller.file)) is not None:
-            return Caller(path, caller.line, resumed(caller.function))
+        if caller.file in generated.files:
+            if (source := source_of(caller, generated)) is not None:
+                return source
+            through_generated = True
+        elif (path := user_file(caller.file, generated)) is not None:
+            return Caller(path, caller.line, resumed(caller.function), exact=not through_generated)
     return None
 
 
@@ -235,29 +244,20 @@ def caller_of(event: TraceEvent, callers: Callers) -> Caller | None:
     )
 
 
-def source_of(caller: Caller) -> Caller | None:
+def source_of(caller: Caller, generated: Generated) -> Caller | None:
     """The user's line that a line of Inductor's generated code comes from."""
-    if not is_generated(caller.file):
-        return None
-    frames = sys.modules[CODE_CACHE].PyCodeCache.stack_frames_for_code(caller.file, caller.line)
-    for frame in frames or ():  # innermost first
-        if (path := user_file(frame["filename"])) is not None:
-            return Caller(path, frame["line"], frame["name"])
+    for file, line, function in generated.frames(caller.file, caller.line):
+        if (path := user_file(file, generated)) is not None:
+            return Caller(path, line, resumed(function))
     return None
 
 
-def user_file(file: str) -> str | None:
+def user_file(file: str, generated: Generated) -> str | None:
     """The path of a file that is user code, ``None`` for any other."""
-    if file.startswith(("<", "torch/", "capturelint/", "contextlib.py")) or is_generated(file):
+    if file.startswith(("<", "torch/", "capturelint/", "contextlib.py")) or file in generated.files:
         return None
     path = absolute(file)
     return None if LIBRARY.search(path) else path
-
-
-def is_generated(file: str) -> bool:
-    """Inductor wrote the file, and knows where its lines come from."""
-    cache = sys.modules.get(CODE_CACHE)
-    return cache is not None and file in cache.PyCodeCache.linemaps
 
 
 def absolute(file: str) -> str:

@@ -16,6 +16,7 @@ from capturelint.logs.matcher import FRAME, LogFinding
 from capturelint.vocabulary import Severity
 
 RERECORDING = re.compile(r"Re-recording function=(?P<function>[^\s,]+),(?: mode=\w+,)? reason=(?P<reason>[^.\n]*)")
+RECORDS = re.compile(r"\bRecording function=")
 MOVED = re.compile(r"^input name: (?P<name>[^.\n]+)\. data pointer changed", re.MULTILINE)
 
 
@@ -42,16 +43,31 @@ def emitted(ear: Ear) -> Iterator[CompileEvent]:
 
 def rerecords(ear: Ear, findings: Sequence[LogFinding]) -> tuple[CompileEvent, ...]:
     """Graphs that were recorded again, and warm-ups that never end because outputs await a backward."""
-    logged = (rerecord_of(heard.text) for heard in ear.records)
+    logged = rerecords_logged(ear)
     rest = [found for found in findings if found.message.id != "ind-rerecord"]
     pending = [found for found in rest if found.message.id == "ind-pending-backward"]
     return once(
         [
-            *filter(None, logged),
+            *logged,
             *events_of(rest, CompileKind.RERECORD, Severity.RERECORD),
             *events_of(pending, CompileKind.RERECORD, Severity.FALLBACK),
         ]
     )
+
+
+def rerecords_logged(ear: Ear) -> Iterator[CompileEvent]:
+    """Recordings that a graph which did not fit led to.
+
+    torch says "Re-recording" of every graph that does not fit, also where another one then does: only what is followed
+    by a recording is one.
+    """
+    pending: CompileEvent | None = None
+    for heard in ear.records:
+        if (event := rerecord_of(heard.text)) is not None:
+            pending = event
+        elif pending is not None and RECORDS.search(heard.text):
+            yield pending
+            pending = None
 
 
 def rerecord_of(text: str) -> CompileEvent | None:

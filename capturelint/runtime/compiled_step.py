@@ -85,8 +85,9 @@ def on_gpu(plan: Plan) -> CompileReport:
         report = collect(program, "cuda", bucket)
         result = replace(report.buckets[0], max_error=seen.worst, tolerance=seen.tolerance)
         if result.error is None:
-            result = without_graphs(session, result, seen)
-            result = compiled_and_captured(session, result, seen)
+            plain = compiled_plainly(session)
+            result = without_graphs(plain, result, seen)
+            result = compiled_and_captured(plain, result, seen)
         return replace(report, buckets=(result,))
 
 
@@ -130,15 +131,13 @@ class Seen:
             self.outputs.append(kept)
 
 
-def without_graphs(session: Session, result: CompiledBucket, seen: Seen) -> CompiledBucket:
+def without_graphs(plain: Session, result: CompiledBucket, seen: Seen) -> CompiledBucket:
     """Why a compiled step is far from eager: its graphs, or the compiled code itself."""
     if result.max_error is None or result.max_error <= seen.tolerance:
         return result
-    plan = session.plan
-    plain = compiled_plainly(session)
+    steps = range(plain.plan.steps)
     runs = [
-        run_eager(plain.target, plain.fresh(result.size), result.size, range(plan.steps), session.channel).outputs
-        for _ in range(2)
+        run_eager(plain.target, plain.fresh(result.size), result.size, steps, plain.channel).outputs for _ in range(2)
     ]
     noise = compare(*runs).worst
     own = compare(runs[1], seen.outputs)
@@ -160,14 +159,13 @@ def compiled_plainly(session: Session) -> Session:
     return replace(session, target=replace(session.target, step=torch.compile(session.target.step)))
 
 
-def compiled_and_captured(session: Session, result: CompiledBucket, seen: Seen) -> CompiledBucket:
+def compiled_and_captured(plain: Session, result: CompiledBucket, seen: Seen) -> CompiledBucket:
     """Time the compiled step under a capture by hand. It is the last thing done: a refusal leaves the process unfit."""
-    plan, size = session.plan, result.size
-    plain = compiled_plainly(session)
+    plan, size = plain.plan, result.size
     try:
-        captured = capture(plain.target, plain.fresh(size), size, plan.warm_up, session.channel)
+        captured = capture(plain.target, plain.fresh(size), size, plan.warm_up, plain.channel)
         steps = range(plan.warm_up, plan.steps)
-        replayed = run_replay(plain.target, captured, size, steps, session.channel)
+        replayed = run_replay(plain.target, captured, size, steps, plain.channel)
         error = compare(seen.outputs[plan.warm_up :], replayed.outputs).worst
         times = quantiles(time_replay(plain, size, captured)[0])
     except Exception as refusal:  # noqa: BLE001  the target's code runs here and may raise anything
