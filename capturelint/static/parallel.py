@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -65,7 +66,8 @@ def batches(files: Iterable[tuple[Path, int]]) -> Iterator[list[Path]]:
 
 def in_pool(groups: Sequence[list[Path]], jobs: int) -> Iterator[Analysed]:
     """What the files of all groups give; those of groups that a dying worker took with it are missing."""
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("fork")) as pool:
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=end_on_interrupt) as pool:
         pending: list[Future[list[Analysed]]] = []
         with suppress(BrokenProcessPool):
             pending += (pool.submit(analyse_inherited, group) for group in groups)
@@ -74,6 +76,11 @@ def in_pool(groups: Sequence[list[Path]], jobs: int) -> Iterator[Analysed]:
                 yield from future.result()
             except BrokenProcessPool:
                 continue
+
+
+def end_on_interrupt() -> None:
+    """Let Ctrl-C end a worker at once and without a traceback; the first process says what there is to say."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def alone(path: Path) -> Analysed:
