@@ -1,6 +1,7 @@
 """What ``verify`` prints, from results made here and from one recorded on an H200."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -110,7 +111,7 @@ def test_a_recorded_run_is_printed_with_its_speed_up_and_floor():
     report = from_json(record)
     printed = text(report)
     assert "on NVIDIA H200 (torch 2.11.0+cu130)" in printed.splitlines()[0]
-    assert "launch-bound: graphs pay, 11.83x at batch 1; floor 0.29 ms to read the weights once" in printed
+    assert "launch-bound: graphs pay, 11.83x at batch 1; floor 0.29 ms to read its bytes once" in printed
     again = json.loads(render_verify_json(report))
     assert [bucket | again["buckets"][at] for at, bucket in enumerate(record["buckets"])] == again["buckets"]
     assert (again["floor"], again["launch_bound"]) == (record["floor"], True)
@@ -159,3 +160,20 @@ def test_every_recorded_silent_difference_names_the_windows_cursor():
     assert len(wrong) == 11
     assert all("cache_utils.py:548" in named(row) for row in wrong)
     assert all(any("cumulative_length_int" in found["evidence"] for found in row["findings"]) for row in wrong)
+
+
+def measured(eager_ms, replay_ms, floor_ms):
+    """The judgement on one measured bucket."""
+    times = {"eager_ms": Times(eager_ms, eager_ms), "replay_ms": Times(replay_ms, replay_ms)}
+    bucket = replace(OK, **times, kernels=12, busy_share=0.94)
+    floor = Floor(int(floor_ms * 1e9), 1e12)
+    return text(VerifyReport("model.py", Machine("cuda", "2.11", "H200"), (bucket,), (), floor)).splitlines()[-3]
+
+
+def test_the_judgement_names_what_a_step_waits_for():
+    activity = "; an eager step launches 12 kernels, and the GPU works 94% of it"
+    assert measured(5.0, 1.0, 0.5).startswith("launch-bound: graphs pay, 5.0x at batch 1; floor 0.50 ms")
+    assert measured(1.05, 1.0, 0.8) == (
+        f"bandwidth-bound: graphs gain 1.05x at most; floor 0.80 ms to read its bytes once{activity}"
+    )
+    assert measured(1.05, 1.0, 0.1).startswith("kernel-bound: graphs gain 1.05x at most")

@@ -261,7 +261,7 @@ def verify_figures(report: VerifyReport) -> Iterator[Figure]:
     else:
         yield Figure("graph memory", NOT_MEASURED, gpu)
     if report.floor is not None:
-        yield Figure("floor", f"{report.floor.ms:.2f} ms", "to read the weights once")
+        yield Figure("floor", f"{report.floor.ms:.2f} ms", "to read its bytes once")
     else:
         yield Figure("floor", NOT_MEASURED, gpu)
 

@@ -156,16 +156,18 @@ def worth(report: VerifyReport) -> list[str]:
         return []
     best = max(measured, key=lambda bucket: speedup(bucket) or 0.0)
     floor = (
-        f"; floor {report.floor.ms:.2f} ms to read the weights once" if report.floor and report.floor.ms >= 0.01 else ""
+        f"; floor {report.floor.ms:.2f} ms to read its bytes once" if report.floor and report.floor.ms >= 0.01 else ""
     )
     activity = (
         f"; an eager step launches {best.kernels} kernels, and the GPU works {best.busy_share:.0%} of it"
         if best.kernels is not None and best.busy_share is not None
         else ""
     )
+    pools = [bucket.pool_bytes for bucket in measured if bucket.pool_bytes is not None]
+    memory = [f"pools of {len(pools)} buckets together: {sum(pools) / 1e6:.1f} MB"] if len(pools) > 1 else []
     if report.launch_bound:
-        return [f"launch-bound: graphs pay, {speedup(best)}x at batch {best.size}{floor}{activity}"]
-    return [f"{bound_by(report, best)}: graphs gain {speedup(best)}x at most{floor}{activity}"]
+        return [*memory, f"launch-bound: graphs pay, {speedup(best)}x at batch {best.size}{floor}{activity}"]
+    return [*memory, f"{bound_by(report, best)}: graphs gain {speedup(best)}x at most{floor}{activity}"]
 
 
 def bound_by(report: VerifyReport, bucket: BucketResult) -> str:
