@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import typer
 
 from capturelint import __version__
 from capturelint.catalog import add_rules, find_rules
+from capturelint.cli.waiting import Waiting
 from capturelint.config import Config, declared_torch, is_in_project, load_config
 from capturelint.errors import UsageError
 from capturelint.escape import visible
@@ -27,6 +30,8 @@ LEVELS = {"certain": Confidence.CERTAIN, "likely": Confidence.LIKELY, "possible"
 ANY_TORCH = ">=1.13"
 """What a project that bounds no torch is used with."""
 STDIN = Path("-")
+PATIENCE_S, REFRESH_S = 1.0, 0.2
+"""A run is quiet for so long, and its line of progress is written anew so often."""
 DEFAULT_BASELINE = Path(".capturelint-baseline.json")
 
 
@@ -77,7 +82,8 @@ def run(
     version = torch or settings.torch or declared_torch(paths[0])
     assumed = ANY_TORCH if version is None and is_in_project(paths[0]) else version
     asked = options(settings, entry, bind, follow, assumed, jobs, no_cache, sources)
-    checked = check(paths, asked)
+    with progress(quiet) as tell:
+        checked = check(paths, replace(asked, tell=tell))
     report = report_of(checked, version, level, wanted, unwanted, settings)
     if not report.entries:
         report = replace(report, notes=(*report.notes, *to_name(paths, asked)))
@@ -116,6 +122,30 @@ def run(
         print(f"error: {visible(str(error))}", file=sys.stderr)
     code = 2 if report.errors else 1 if report.shown else 0
     raise typer.Exit(0 if exit_zero and code == 1 else code)
+
+
+@contextmanager
+def progress(quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """A line on a terminal that says how many files are analysed and how long the rest takes; silence elsewhere."""
+    waiting = Waiting()
+    shown: list[float] = []
+
+    def tell(done: int, files: int) -> None:
+        now = waiting.now()
+        if now - waiting.started < PATIENCE_S or (shown and now - shown[-1] < REFRESH_S):
+            return
+        shown.append(now)
+        line = f"{done:,} of {files:,} files analysed{waiting.left(done / files)}"
+        print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+
+    if quiet or not sys.stderr.isatty():
+        yield lambda done, files: None
+        return
+    try:
+        yield tell
+    finally:
+        if shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def to_name(paths: list[Path], asked: Options) -> tuple[str, ...]:

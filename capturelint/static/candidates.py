@@ -16,6 +16,8 @@ from capturelint.static.files import read_source
 
 MAX_FILES = 200
 MAX_SHOWN = 3
+NAMES = ("model", "decoder", "transformer", "causal", "gpt")
+"""What the class of a whole model is called, in part."""
 METHODS = ("decode", "step", "forward")
 """In the order in which they are proposed."""
 
@@ -58,5 +60,19 @@ def methods(tree: ast.Module) -> Iterator[tuple[str, str]]:
         if isinstance(node, ast.ClassDef) and any("Module" in ast.unparse(base) for base in node.bases):
             defined = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
             method = next((name for name in METHODS if name in defined), None)
-            if method is not None:
+            if method is not None and (looks_whole(node.name) or keeps_a_cache(node)):
                 yield node.name, method
+
+
+def looks_whole(name: str) -> bool:
+    """Whether a class is named like a whole model."""
+    return name.endswith("LM") or any(word in name.lower() for word in NAMES)
+
+
+def keeps_a_cache(node: ast.ClassDef) -> bool:
+    """Whether some attribute or name in a class speaks of a cache."""
+    return any(
+        "cache" in (each.attr if isinstance(each, ast.Attribute) else each.arg).lower()
+        for each in ast.walk(node)
+        if isinstance(each, ast.Attribute | ast.arg)
+    )

@@ -7,7 +7,7 @@ not even imported where nothing has changed.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,6 +57,8 @@ class Options:
     max_file_s: float = MAX_FILE_S
     watches: bool = False
     """Whether the values at every call are noted, for ``Outcome.calls``."""
+    tell: Callable[[int, int], None] = lambda done, files: None
+    """Hears how many of the files that have to be analysed are done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +197,7 @@ def analyse_all(
         kept += [known] if known is not None else []
     done = {found.path for found in kept}
     missing = [(path, seen[path].nbytes) for path in readable if path not in done]
-    made = analyse_missing(missing, analyser or new_analyser(index, options), options.jobs, cache) if missing else []
+    made = analyse_missing(missing, analyser or new_analyser(index, options), options, cache) if missing else []
     return sorted([*kept, *made], key=lambda found: os.path.abspath(found.path))
 
 
@@ -207,7 +209,7 @@ def new_analyser(index: Index, options: Options) -> Analyser:
 
 
 def analyse_missing(
-    missing: Sequence[tuple[Path, int]], analyser: Analyser, jobs: int, cache: Cache | None
+    missing: Sequence[tuple[Path, int]], analyser: Analyser, options: Options, cache: Cache | None
 ) -> list[Analysed]:
     """What files give, worked out here or by workers, and kept."""
 
@@ -219,13 +221,18 @@ def analyse_missing(
 
     from capturelint.static.analyse import few_collections, without_outcomes
 
-    jobs = num_workers(missing, jobs)
+    def told(found: Iterable[Analysed]) -> Iterator[Analysed]:
+        for done, one in enumerate(found, 1):
+            options.tell(done, len(missing))
+            yield one
+
+    jobs = num_workers(missing, options.jobs)
     with few_collections():
         if jobs < 2:
-            return [analyse(path) for path, _ in missing]
+            return list(told(analyse(path) for path, _ in missing))
         from capturelint.static.parallel import spread
 
-        return list(spread(lambda path: without_outcomes(analyse(path)), missing, jobs))
+        return list(told(spread(lambda path: without_outcomes(analyse(path)), missing, jobs)))
 
 
 def num_workers(missing: Sequence[tuple[Path, int]], jobs: int) -> int:
