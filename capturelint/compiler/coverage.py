@@ -25,7 +25,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from capturelint.compiler.generated import Generated
-from capturelint.compiler.report import Coverage, Milliseconds, OutsideKernel, Span
+from capturelint.compiler.report import Coverage, Milliseconds, OutsideKernel, Span, from_here
 from capturelint.logs.matcher import LIBRARY
 
 MIN_SAMPLES = 100
@@ -202,7 +202,7 @@ def summed(
     """Kernels outside graphs by name and user line, most frequent first."""
     counts = Counter((kernel["name"], innermost_user_line(stack, callers, generated)) for kernel, stack in gaps)
     return tuple(
-        OutsideKernel(name, count, at.file, at.line, at.function, at.exact)
+        OutsideKernel(name, count, from_here(at.file), at.line, at.function, at.exact)
         if at is not None
         else OutsideKernel(name, count, exact=False)
         for (name, at), count in counts.most_common()
