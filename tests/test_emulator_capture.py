@@ -100,6 +100,14 @@ def test_autocast_is_captured():
     assert (out.dtype, torch.equal(out, step())) == (torch.bfloat16, True)
 
 
+def test_a_check_that_torch_makes_on_a_cpu_only_is_no_read():
+    x, at = torch.arange(5.0, device="cuda"), torch.tensor([0.25, 0.5], device="cuda")
+    graph, (first, second) = captured(lambda: (torch.quantile(x, at), x.nanquantile(at)))
+    graph.replay()
+    assert (first.tolist(), second.tolist()) == ([1.0, 2.0], [1.0, 2.0])
+    assert refused(lambda: x.sum().item()).kind is ObservationKind.HOST_READ
+
+
 def test_a_host_scalar_tensor_is_frozen_by_value():
     x, scale = torch.ones(1, device="cuda"), torch.tensor(2.0)
     graph, out = captured(lambda: x * scale)

@@ -47,6 +47,15 @@ class Machine:
         return self.pools.setdefault(handle, Pool())
 
     @property
+    def in_cpu_check(self) -> bool:
+        """Whether this thread is in an operation whose reads torch does on a CPU only."""
+        return getattr(self.threads, "in_cpu_check", False)
+
+    @in_cpu_check.setter
+    def in_cpu_check(self, value: bool) -> None:
+        self.threads.in_cpu_check = value
+
+    @property
     def in_kernel(self) -> bool:
         """Whether this thread runs the CPU implementation of somebody's own operation, which expects CPU tensors."""
         return getattr(self.threads, "in_kernel", False)

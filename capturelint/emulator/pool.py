@@ -179,7 +179,9 @@ class Pool:
         return [(content, content.clone()) for content in used]
 
 
-def view_of(block: Block, dtype: torch.dtype, size: Sequence[int], stride: Sequence[int], offset: int | torch.SymInt) -> torch.Tensor:
+def view_of(
+    block: Block, dtype: torch.dtype, size: Sequence[int], stride: Sequence[int], offset: int | torch.SymInt
+) -> torch.Tensor:
     """A tensor over a block. ``offset`` counts elements from its start."""
     segment = block.segment
     base = segment.typed.get(dtype)

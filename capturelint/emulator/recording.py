@@ -31,7 +31,7 @@ from capturelint.emulator.refusal import (
     CaptureRefused,
     refusing_row,
 )
-from capturelint.vocabulary import ObservationKind
+from capturelint.vocabulary import Effect, ObservationKind
 
 if TYPE_CHECKING:
     from capturelint.emulator.generators import DeviceGenerator
@@ -109,7 +109,7 @@ class Recording:
         if not operation.refusals and not operation.is_transfer:
             return
         call = Call(operation, args, kwargs)
-        if (row := refusing_row(call)) is not None:
+        if (row := refusing_row(call)) is not None and not (row.effect is Effect.READ and self.machine.in_cpu_check):
             kind, message = KINDS[row.effect]
             raise self.refuse(message, kind, operation.name, row.why)
         if operation.is_transfer:

@@ -26,6 +26,8 @@ Tensor = torch.Tensor
 DEVICE = torch.device("cuda", 0)
 HOST = torch.device("cpu")
 FACTORIES = ("tensor", "as_tensor", "asarray")
+CHECKED_ON_A_CPU = ("quantile", "nanquantile")
+"""They read a tensor of quantiles to see that it is in range, if it is on a CPU."""
 plain = torch._C.TensorBase
 unpatched = {name: getattr(torch, name) for name in FACTORIES}
 original_deepcopy = Tensor.__deepcopy__
@@ -73,8 +75,24 @@ class TensorPatches:
                 self.patches.set(torch, name, numbered(factory))
         for name in FACTORIES:
             self.patches.set(torch, name, self.factory(getattr(torch, name)))
+        for name in CHECKED_ON_A_CPU:
+            self.patches.set(torch, name, self.checked_on_a_cpu(getattr(torch, name)))
+            self.patches.set(Tensor, name, self.checked_on_a_cpu(getattr(Tensor, name)))
         self.patch_default_device()
         self.patch_storages()
+
+    def checked_on_a_cpu(self, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """``original``, whose reads of values no GPU does."""
+
+        @wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Tensor:
+            before, self.machine.in_cpu_check = self.machine.in_cpu_check, True
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self.machine.in_cpu_check = before
+
+        return call
 
     def property(self, name: str) -> property:
         """One of the properties that say where a tensor lives."""
