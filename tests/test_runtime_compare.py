@@ -88,7 +88,8 @@ def test_tokens_have_no_margin():
 
 
 @pytest.mark.parametrize(
-    ("expected", "got", "error"), [(3, 3, 0.0), (3, 4, INF), (4, 3, INF), (3, torch.tensor(3), INF)]
+    ("expected", "got", "error"),
+    [(3, 3, 0.0), (3.5, 7 / 2.0, 0.0), (3, 4, INF), (4, 3, INF), (3, torch.tensor(3), INF)],
 )
 def test_values_of_the_host_must_be_equal(expected, got, error):
     assert leaf_error(expected, got) == error
@@ -107,3 +108,4 @@ def test_a_margin_is_between_the_two_best_of_two_tokens():
 
 def test_where_nothing_was_compared_nothing_is_wrong():
     assert compare([], []).worst == 0.0
+    assert compare([[]], [[]]).errors == (0.0,)
