@@ -7,7 +7,7 @@ package of the installed torch. ``--transformers`` is a directory of transformer
 ``integrations`` and ``cache_utils.py`` of it are checked. ``--tools`` are directories with the commands ``torchfix``,
 ``flake8`` and ``ruff``, searched before the interpreter's own and the PATH; keep TorchFix and flake8 in two virtual
 environments, for flake8 runs TorchFix wherever it is installed. ``--lines`` adds the growth over files drawn at
-random, up to so many lines.
+random, up to so many lines. ``--part`` leaves out the comparison (``tools``) or the growth by processes (``jobs``).
 
 Whole processes are timed, start included, and the fastest of the repetitions is shown: on a machine that others use,
 only ratios within one run mean something. ``CPU`` is the processor time of all processes. Memory is what all processes
@@ -57,8 +57,10 @@ def main():
         files = [copy_of(path, base, copy) for path in find_sources(sources)]
         print(f"{len(files)} files, {sum(map(count, files))} lines, Python {sys.version.split()[0]}, ", end="")
         print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}\n")
-        compare(files, Path(directory) / "cache", options)
-        by_jobs(files, Path(directory) / "cache", options)
+        if "tools" in options.part:
+            compare(files, Path(directory) / "cache", options)
+        if "jobs" in options.part:
+            by_jobs(files, Path(directory) / "cache", options)
         if options.lines:
             by_lines(files, Path(directory) / "cache", options)
 
@@ -139,7 +141,7 @@ def run(command, cache):
     mb = 0.0
     while process.poll() is None:
         mb = max(mb, memory(process.pid))
-        time.sleep(0.02 if time.perf_counter() - began < 2 else 0.2)
+        time.sleep(0.02 if time.perf_counter() - began < 2 else 0.5)
     wall, after = time.perf_counter() - began, os.times()
     if process.returncode not in (0, 1):
         print(f"{' '.join(command[:6])} ...: exit {process.returncode}", file=sys.stderr)
@@ -179,6 +181,7 @@ def arguments():
     parser.add_argument("paths", nargs="*", type=Path)
     parser.add_argument("--transformers", type=Path)
     parser.add_argument("--tools", action="append", type=Path, default=[])
+    parser.add_argument("--part", nargs="*", default=["tools", "jobs"], choices=["tools", "jobs"])
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--lines", type=lambda text: [int(number) for number in text.split(",")], default=[])
     return parser.parse_args()
