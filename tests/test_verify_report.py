@@ -47,12 +47,15 @@ def from_json(record) -> VerifyReport:
             "tolerance",
             "argmax_flips",
             "busy_share",
+            "kernels",
+            "argmax_margin",
         }
-        times = {name: Times(**bucket[name]) for name in ("eager_ms", "replay_ms", "host_ms")}
-        fields = {name: bucket[name] for name in figures} | {"probes": tuple(bucket["probes"])}
+        names = ("eager_ms", "replay_ms", "host_ms", "eager_host_ms")
+        times = {name: Times(**bucket[name]) for name in names if name in bucket}
+        fields = {name: bucket.get(name) for name in figures} | {"probes": tuple(bucket["probes"])}
         buckets.append(BucketResult(bucket["size"], Verdict(bucket["verdict"]), **fields, **times))
     floor = Floor(record["floor"]["bytes"], record["floor"]["bandwidth"])
-    machine = Machine(record["device"], record["torch"], record["gpu"])
+    machine = Machine(record["device"], record["torch"], record["gpu"], record.get("driver"))
     return VerifyReport(record["target"], machine, tuple(buckets), (), floor)
 
 
