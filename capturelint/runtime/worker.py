@@ -62,23 +62,19 @@ def serve(plan: Plan, channel: Channel) -> None:
         return
     machine.limit_memory(found.device, plan.memory_limit_gib)
     channel.send(found)
-    with device_context(found.device, driven=plan.driver is not None):
+    with device_context(found.device):
         from capturelint.runtime.service import run_plan
 
         run_plan(plan, found, channel)
 
 
-def device_context(device: str, driven: bool = False) -> AbstractContextManager[object]:
-    """Real CUDA as it is, or the emulator patched in under its name.
-
-    A driver that frees what its graph reads is right on a GPU until something else gets that memory, and its verdict is
-    to be the GPU's; of a step, what is read when freed is an observation of its own.
-    """
+def device_context(device: str) -> AbstractContextManager[object]:
+    """Real CUDA as it is, or the emulator patched in under its name."""
     if device != "emulated":
         return nullcontext()
     from capturelint import emulator
 
-    context: AbstractContextManager[object] = emulator.cuda(poison_freed=not driven)
+    context: AbstractContextManager[object] = emulator.cuda()
     return context
 
 
