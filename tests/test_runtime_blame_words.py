@@ -1,0 +1,91 @@
+"""Places, words and look-ups of blame, where columns are known and where they are not (Python 3.10)."""
+
+from pathlib import Path
+
+import pytest
+
+from capturelint.runtime.blame import Suspects, blame
+from capturelint.runtime.observations import Observation, Spot
+from capturelint.vocabulary import Confidence, ObservationKind
+
+
+@pytest.fixture
+def model(tmp_path):
+    def write(source: str) -> str:
+        path = tmp_path / "model.py"
+        path.write_text(source)
+        return str(path)
+
+    return write
+
+
+def blamed(kind: ObservationKind, spot: Spot, text: str = "seen", **fields):
+    (finding,) = blame([Observation(kind, text, (spot,), step=3, **fields)], 2, Suspects())
+    return finding
+
+
+def test_a_place_keeps_the_line_that_its_expression_ends_on(model):
+    path = model("y = (\n    x.cpu()\n)\n")
+    place = blamed(ObservationKind.HOST_READ, Spot(path, 1, "step", 5, 3, 2)).place
+    assert (place.line, place.column, place.end_line, place.end_column) == (1, 5, 3, 2)
+
+
+def test_a_place_without_columns_is_its_line(model):
+    place = blamed(ObservationKind.HOST_READ, Spot(model("y = x.cpu()\n"), 1, "step")).place
+    assert (place.path.name, place.line, place.column, place.end_line) == ("model.py", 1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("source", "rule"),
+    [
+        ("n = len(torch.nonzero(x).tolist())\n", "host-sync"),
+        ("n = torch.nonzero(x)\n", "dynamic-shape"),
+        ("if flag: pass\n", "tensor-branch"),
+        ("n = int(x)\n", "implicit-sync"),
+    ],
+)
+def test_where_columns_are_unknown_the_line_decides(model, source, rule):
+    assert blamed(ObservationKind.HOST_READ, Spot(model(source), 1, "step")).rule == rule
+
+
+@pytest.mark.parametrize(
+    ("source", "rule"), [("if 0 < x in t: pass\n", "tensor-branch"), ("if x in t: pass\n", "implicit-sync")]
+)
+def test_the_first_comparison_of_a_chain_tells_membership(model, source, rule):
+    path = model(source)
+    end = source.index(":") + 1
+    assert blamed(ObservationKind.HOST_READ, Spot(path, 1, "step", 4, 1, end)).rule == rule
+
+
+def test_a_frozen_number_is_told_with_what_it_was(model):
+    path = model("x[n] = 1\n")
+    spot = Spot(path, 1, "step", 1, 1, 5)
+    assert "frozen at 3" in blamed(ObservationKind.SCALAR_CHANGED, spot, before="3", after="4").message
+    assert "frozen at its first value" in blamed(ObservationKind.SCALAR_CHANGED, spot).message
+
+
+@pytest.mark.parametrize("error", ["IndexError: list index out of range", "KeyError: 12", "StopIteration"])
+def test_a_look_up_of_sizes_that_runs_off_their_end_is_a_gap_between_buckets(model, error):
+    path = model("size = self.sizes[bisect.bisect_left(self.sizes, rows)]\n")
+    assert blamed(ObservationKind.REFUSED, Spot(path, 1, "run", 8, 1, 20), error).rule == "bucket-gap"
+    assert blamed(ObservationKind.REFUSED, Spot(path, 1, "run", 8, 1, 20), "ValueError: x").rule == "unexplained"
+
+
+def test_any_other_look_up_that_fails_is_not_a_gap(model):
+    path = model("y = table[rows]\n")
+    assert blamed(ObservationKind.REFUSED, Spot(path, 1, "run", 5, 1, 16), "KeyError: 12").rule == "unexplained"
+
+
+def test_what_is_not_sure_is_likely(model):
+    spot = Spot(model("y = x.cpu()\n"), 1, "step", 5, 1, 12)
+    assert blamed(ObservationKind.HOST_READ, spot, sure=False).confidence is Confidence.LIKELY
+
+
+def test_the_trail_is_what_led_there(model):
+    path = model("a()\nb()\nx.cpu()\n")
+    spots = tuple(Spot(path, line, name) for line, name in ((1, "step"), (2, "forward"), (3, "attend")))
+    (finding,) = blame([Observation(ObservationKind.HOST_READ, "seen", spots)], 2, Suspects())
+    assert [(frame.path, frame.line, frame.name) for frame in finding.trail] == [
+        (Path(path), 1, "step"),
+        (Path(path), 2, "forward"),
+    ]
