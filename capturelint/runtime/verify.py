@@ -185,7 +185,7 @@ def settle_end(ledger: Ledger, ended: Ended, limits: Limits) -> None:
         ledger.results[bucket] = failed_probe(ledger.results[bucket], message)
         return
     if bucket in ledger.results:
-        ledger.notes.append(f"batch {bucket}: {message}, after the verdict; nothing was measured")
+        ledger.notes.append(f"batch {bucket}: {message}, after the verdict; nothing more was measured")
         return
     observations = (Observation(ObservationKind.REFUSED, message, spots, step=ended.last.step),) if spots else ()
     ledger.results[bucket] = BucketResult(
