@@ -89,7 +89,7 @@ def test_tokens_have_no_margin():
 
 @pytest.mark.parametrize(
     ("expected", "got", "error"),
-    [(3, 3, 0.0), (3.5, 7 / 2.0, 0.0), (3, 4, INF), (4, 3, INF), (3, torch.tensor(3), INF)],
+    [(3, 3, 0.0), (3.5, float("3.5"), 0.0), (3, 4, INF), (4, 3, INF), (3, torch.tensor(3), INF)],
 )
 def test_values_of_the_host_must_be_equal(expected, got, error):
     assert leaf_error(expected, got) == error
