@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,28 @@ def test_a_cpu_shows_graph_breaks_and_incompatible_operators(name, scalars_as_by
     assert experiments.differences(name, found, on_gpu=False) == []
     assert found["coverage"] is None
     assert found["partial"]
+
+
+RECORDED = data_directory("fixtures") / "recorded" / "compile_experiments.h200-torch2.11.jsonl"
+MEASURED = {record["name"]: record for record in map(json.loads, RECORDED.read_text(encoding="utf-8").splitlines())}
+
+
+@pytest.mark.parametrize("name", sorted(MEASURED))
+def test_what_was_told_on_an_h200_is_as_recorded(name):
+    assert experiments.differences(name, MEASURED[name]) == []
+
+
+def test_kernels_that_ran_outside_graphs_on_an_h200_have_their_line():
+    lines = {
+        name: {(kernel["line"], kernel["exact"]) for kernel in MEASURED[name]["coverage"]["outside"]}
+        for name in ("nonzero", "nonzero+scalars", "print_tensor")
+    }
+
+    assert lines == {
+        "nonzero": {(19, True)},
+        "nonzero+scalars": {(19, True)},
+        "print_tensor": {(19, True)},
+    }
 
 
 @pytest.mark.gpu
