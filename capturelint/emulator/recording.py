@@ -9,13 +9,11 @@ results to where the capture put them.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from capturelint.emulator.generators import address_of
 from capturelint.emulator.kernels import Kernel
@@ -31,6 +29,7 @@ from capturelint.emulator.refusal import (
     CaptureRefused,
     refusing_row,
 )
+from capturelint.emulator.replay import RecordedCall, replay, undispatched
 from capturelint.vocabulary import Effect, ObservationKind
 
 if TYPE_CHECKING:
@@ -43,16 +42,6 @@ if TYPE_CHECKING:
 
 COPY = Kernel(torch.ops.aten.copy_.default, "aten::copy_.default")
 NOT_RESIZABLE = "Trying to resize storage that is not resizable"
-
-
-class RecordedCall(NamedTuple):
-    """One call to run again. ``results`` are (position in the flattened result, where it belongs)."""
-
-    kernel: Kernel
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    results: Sequence[tuple[int, torch.Tensor]]
-    is_random: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -254,7 +243,7 @@ class Recording:
         block = None
         if zeroed:
             tensor.zero_()  # fresh device memory reads as zeros more often than not
-        if memory is Memory.DEVICE and nbytes and not tensor.is_nested:
+        if memory is Memory.DEVICE and nbytes and not (tensor.is_nested or tensor.is_quantized):
             block, alias = self.pool.place(tensor, nbytes, stream, self.owner)
         else:
             storage._capturelint_owner = self.owner  # type: ignore[attr-defined]
@@ -381,27 +370,8 @@ class Recording:
         return {entry for entry, _ in self.held if entry.is_free()}
 
     def replay(self) -> None:
-        """Run the calls again, without Python above ATen."""
-        random = any(call.is_random for call in self.calls)
-        with undispatched():
-            if random:
-                with self.machine.generators.lent():
-                    self.replay_calls()
-            else:
-                self.replay_calls()
-
-    def replay_calls(self) -> None:
-        """The loop of ``replay``."""
-        for call in self.calls:
-            result = call.kernel(*call.args, **call.kwargs)
-            if not call.results:
-                continue
-            if isinstance(result, torch.Tensor):
-                call.results[0][1].copy_(result)
-                continue
-            flat = list(tensors_in(result))
-            for position, target in call.results:
-                target.copy_(flat[position])
+        """Run the calls again."""
+        replay(self.calls, self.machine.generators)
 
     def release(self) -> None:
         """Drop what the recording holds."""
@@ -414,10 +384,3 @@ class Recording:
 def address_in(tensor: torch.Tensor) -> int:
     """Of the storage object behind ``tensor``; 0 for one without."""
     return untyped_storage(tensor)._cdata if has_storage(tensor) else 0
-
-
-@contextmanager
-def undispatched() -> Iterator[None]:
-    """Below modes, autograd and autocast, where a graph's kernels live."""
-    with _disable_current_modes(), torch.inference_mode(), torch.autocast("cpu", enabled=False):
-        yield
