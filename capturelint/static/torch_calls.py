@@ -258,9 +258,6 @@ def call_method(
     vm: Interpreter, tensor: Tensor, name: str, args: list[Value], kwargs: dict[str, Value], node: ast.AST, extra: bool
 ) -> Value:
     """A call of ``tensor.<name>``."""
-    known = find_operation(vm, name) is not None or sorts_of(vm, name)
-    if tensor.argument and tensor.sure is not Confidence.CERTAIN and not known:
-        return UNKNOWN  # it has a tensor's name, and a method that no tensor has
     return call(vm, name, [tensor, *args], kwargs, node, extra, method=True)
 
 
