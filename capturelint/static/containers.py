@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from capturelint.static import attributes
-from capturelint.static.homes import Object, Sort, fresh_tensors
+from capturelint.static.homes import LENGTH, Object, Sort, fresh_tensors
 from capturelint.static.values import (
     NONE,
     UNKNOWN,
@@ -111,7 +111,7 @@ def keep(vm: Interpreter, owner: Ref, value: Value, node: ast.AST, exact: bool =
     """Append to a list. In recorded code, on a list that outlives the step, it happens at capture only."""
     found = vm.heap[owner]
     if vm.recording and vm.heap.persistent(owner) and vm.driver is None and not vm.doubt:
-        vm.heap.per_step.add(Home(owner.oid, "#length"))
+        vm.heap.per_step.add(Home(owner.oid, LENGTH))
     if vm.driver is not None:
         vm.driver.on_keep(vm, value, node, "append")
     if vm.recording and vm.heap.persistent(owner) and fresh_tensors(vm.heap, value):

@@ -113,6 +113,10 @@ def join_blocks(ours: dict[int, Object], theirs: dict[int, Object]) -> dict[int,
     return merged
 
 
+LENGTH = "#length"
+"""The key of a list's length, as a home that a step may change."""
+
+
 class Heap:
     """The mutable objects by number, and the step that is running."""
 
@@ -121,6 +125,8 @@ class Heap:
         self.step = 0
         self.next_oid = 0
         self.per_step: set[Home] = set()
+        self.measured: set[Home] = set()
+        """The lists whose length the running step asked for, as ``LENGTH`` homes."""
 
     def new(self, made: Object) -> Ref:
         """Enter an object and point at it."""

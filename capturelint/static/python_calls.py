@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from capturelint.static import attributes, classes, host_calls, results, torch_calls
-from capturelint.static.homes import Object, Sort, as_slots
+from capturelint.static.homes import LENGTH, Object, Sort, as_slots
 from capturelint.static.index import ClassDef
 from capturelint.static.values import (
     NONE,
@@ -217,8 +217,11 @@ def length(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: a
     """``len``: of a tensor, its first size; of a list that the step appends to, a number of the step."""
     value = args[0] if args else UNKNOWN
     items = vm.items(value)
-    if isinstance(value, Ref) and (home := Home(value.oid, "#length")) in vm.heap.per_step:
-        return Number(Varies.PER_STEP, frozenset({home}))
+    if isinstance(value, Ref):
+        home = Home(value.oid, LENGTH)
+        vm.heap.measured.add(home)
+        if home in vm.heap.per_step:
+            return Number(Varies.PER_STEP, frozenset({home}))
     if items is not None and not isinstance(value, Ref):
         return Const(len(items))
     if isinstance(value, Ref) and (found := vm.heap.get(value)) is not None:

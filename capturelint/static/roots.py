@@ -15,7 +15,7 @@ from capturelint.static import classes
 from capturelint.static.driver import Driver, Facts, finish_step
 from capturelint.static.events import Event
 from capturelint.static.facts import CallFact, SlotFact, Watch, describe, slot_facts
-from capturelint.static.homes import Sort, Step
+from capturelint.static.homes import LENGTH, Sort, Step
 from capturelint.static.index import ClassDef, FunctionDef, Index, Module
 from capturelint.static.interpret import FUEL, GUESSED_FUEL, Interpreter
 from capturelint.static.regions import CACHE_WORDS, Entry, EntryKind
@@ -155,6 +155,7 @@ def run_steps(stage: Stage, entry: Entry, prepare: object) -> Outcome:
     for run in range(MAX_RUNS):
         vm.heap.carry()
         vm.step = Step()
+        vm.heap.measured.clear()
         vm.noted.clear()
         vm.log.clear()
         vm.phase = Phase.WARM_UP if run == 0 else Phase.RECORDED
@@ -166,7 +167,7 @@ def run_steps(stage: Stage, entry: Entry, prepare: object) -> Outcome:
         else:
             finish_step(vm)
             settle(vm, before)
-            if vm.heap.per_step == known and run >= 1 and not changed_kind(vm, before):
+            if not news(vm, known) and not changed_kind(vm, before):
                 break
     outcome = outcome_of(vm)
     outcome.arguments = [(name, describe(value, vm)) for name, value in prepared.kwargs.items()]
@@ -200,6 +201,14 @@ def settle(vm: Interpreter, before: dict[Home, Value]) -> None:
         new = found.slots.get(home.key) if found is not None else None
         if isinstance(old, Const) and isinstance(new, Const) and old.value != new.value and old.value is not None:
             vm.heap.per_step.add(home)
+
+
+def news(vm: Interpreter, known: set[Home]) -> bool:
+    """True where a run found something to change at every step that it had taken for constant.
+
+    A list that grows, and whose length nobody asked for, makes no difference to another run.
+    """
+    return any(home.key != LENGTH or home in vm.heap.measured for home in vm.heap.per_step - known)
 
 
 def changed_kind(vm: Interpreter, before: dict[Home, Value]) -> bool:
