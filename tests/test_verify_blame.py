@@ -113,6 +113,9 @@ def step(model, x):
     return model(x)
 
 def capture(run):
+    # A GPU makes the handles of its libraries at their first use, which no capture may be.
+    torch.nn.functional.linear(*(torch.ones(4, 4, device="cuda") for _ in range(2)), torch.ones(4, device="cuda"))
+    torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         output = run()

@@ -114,7 +114,7 @@ def test_a_recorded_run_is_printed_with_its_speed_up_and_floor():
     report = from_json(record)
     printed = text(report)
     assert "on NVIDIA H200 (torch 2.11.0+cu130)" in printed.splitlines()[0]
-    assert "launch-bound: graphs pay, 11.83x at batch 1; floor 0.29 ms to read its bytes once" in printed
+    assert "launch-bound: graphs pay, 6.77x at batch 1; floor 0.29 ms to read its bytes once; an eager step" in printed
     again = json.loads(render_verify_json(report))
     assert [bucket | again["buckets"][at] for at, bucket in enumerate(record["buckets"])] == again["buckets"]
     assert (again["floor"], again["launch_bound"]) == (record["floor"], True)
