@@ -84,5 +84,6 @@ def test_a_module_of_a_package_does_not_hide_torch(tmp_path):
     for directory in (package, package / "utils"):
         (directory / "__init__.py").touch()
     (package / "utils" / "torch.py").write_text("def tensor(value, device):\n    return value\n")
-    step = "import torch\n\n\ndef decode_step(model, x: torch.Tensor):\n    return x * torch.tensor(1.0, device=x.device)\n"
+    body = "    return x * torch.tensor(1.0, device=x.device)\n"
+    step = f"import torch\n\n\ndef decode_step(model, x: torch.Tensor):\n{body}"
     assert found(tmp_path, step=step) == [("step.py", 5, "upload")]

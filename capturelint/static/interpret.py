@@ -1298,7 +1298,7 @@ def asks_for_none(test: ast.expr) -> bool:
 
 
 def capture_query(value: Value) -> CaptureQuery | None:
-    """The answer of the capture query that a value may be: what a guard around the query gives instead is no capture."""
+    """The capture query that a value may be: what a guard around the query gives instead is no capture."""
     if isinstance(value, CaptureQuery):
         return value
     return next((o for o in value.options if isinstance(o, CaptureQuery)), None) if isinstance(value, Union) else None
