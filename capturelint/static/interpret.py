@@ -125,6 +125,8 @@ class Interpreter:
         self.assuming = False
         """True while building an instance that somebody else built: arguments that nobody saw may have been given."""
         self.hidden = 0
+        self.tables = 0
+        """Calls of one of many variants: what one does only perhaps is not said of all."""
         self.muted = 0
         self.compiled: bool = False
         self.fuel = FUEL
@@ -177,7 +179,9 @@ class Interpreter:
             self.driver.on_wait()
         if self.muted or (phase or self.phase) is not (phase or Phase.RECORDED):
             return
-        sure = Confidence.POSSIBLE if self.hidden else min(sure, self.cap, Confidence.LIKELY if self.soft else sure)
+        sure = min(sure, Confidence.LIKELY) if self.soft else sure
+        guess = self.hidden or (self.tables and sure is not Confidence.CERTAIN)
+        sure = Confidence.POSSIBLE if guess else min(sure, self.cap)
         site = node if isinstance(node, Site) else self.site(node)
         event = Event(kind, site, how, sure, phase or self.phase, name, varies, torch, self.compiled)
         self.note(event, self.doubt)
@@ -196,12 +200,12 @@ class Interpreter:
             replace(event, confidence=min(event.confidence, doubted(doubt))) for event, doubt in self.noted.values()
         ]
 
-    def settle_sides(self, start: int, middle: int) -> None:
+    def settle_sides(self, marks: list[int], doubts: list[int]) -> None:
         """What both sides of an unknown condition do does not depend on it."""
-        first, second = least(self.log[start:middle]), least(self.log[middle:])
+        first, second = least(self.log[marks[0] : marks[1]]), least(self.log[marks[1] :])
         for key in first.keys() & second.keys():
             event, doubt = self.noted[key]
-            settled = max(first[key], second[key]) - 1
+            settled = max(first[key] - doubts[0], second[key] - doubts[1])
             if settled < doubt:
                 self.noted[key] = (event, settled)
             self.log.append((key, settled))
@@ -240,13 +244,16 @@ class Interpreter:
         return True
 
     @contextmanager
-    def uncertain(self, truth: Truth, test: ast.expr | None = None) -> Iterator[None]:
-        """Code that runs only under a condition nobody knows.
+    def uncertain(self, truth: Truth, test: ast.expr | None = None, outcome: bool = True) -> Iterator[None]:
+        """Code that runs only under a condition nobody knows, and where it has this ``outcome``.
 
-        Whether an optional argument is there is a condition that a step can take: less sure, but no doubt.
+        Whether an optional argument is there is a condition that a step can take: less sure, but no doubt. That a text
+        is this one of the many it may be (a mode, the name of an implementation) is as doubtful as two switches.
         """
         soft = int(truth is Truth.HOST and test is not None and asks_for_none(test))
         doubt, hidden = int(truth in (Truth.HOST, Truth.STEP)) - soft, int(truth is Truth.DEVICE)
+        if truth is Truth.HOST and test is not None and picks_text(test, outcome):
+            doubt = MAX_DOUBT
         self.doubt += doubt
         self.hidden += hidden
         self.soft += soft
@@ -354,16 +361,18 @@ class Interpreter:
         before = self.save(scope)
         arrived: list[State] = []
         marks: list[int] = []
-        leaving = self.num_exits()
+        doubts: list[int] = []
+        leaving, outside = self.num_exits(), self.doubt
         for side, outcome in ((node.body, True), (node.orelse, False)):
             marks.append(len(self.log))
             self.restore(scope, before)
             self.narrow(node.test, scope, outcome)
-            with self.uncertain(truth, node.test):
+            with self.uncertain(truth, node.test, outcome):
+                doubts.append(self.doubt - outside)
                 if self.run(side, scope):
                     arrived.append(self.save(scope))
         if truth is Truth.HOST:
-            self.settle_sides(*marks)
+            self.settle_sides(marks, doubts)
         if truth is Truth.STEP:
             left = self.num_exits() > leaving  # a side that only raises records nothing else
             if left or self.step.work > work or self.tensors_differ(arrived):
@@ -1076,7 +1085,7 @@ class Interpreter:
         saved = dict(scope.names)
         for side, outcome in ((node.body, True), (node.orelse, False)):
             self.narrow(node.test, scope, outcome)
-            with self.uncertain(truth, node.test):
+            with self.uncertain(truth, node.test, outcome):
                 values.append(self.eval(side, scope))
             scope.names = dict(saved)
         joined = union(values)
@@ -1173,14 +1182,16 @@ class Interpreter:
         if not isinstance(function, Union):
             return UNKNOWN if function == NONE else calls.call_one(self, function, args, kwargs, node, extra, scope)
         chosen = [option for option in function.options if option != NONE]
-        # Which of several functions is called (a table of variants, a configured one) is a condition nobody knows.
+        # Which of several functions is called is a condition nobody knows.
         callees = {option.function if isinstance(option, Method) else option for option in chosen}
-        several = sum(isinstance(callee, (Function, Lambda, Class)) for callee in callees) > 1
-        self.doubt += several
+        variants = sum(isinstance(callee, (Function, Lambda, Class)) for callee in callees)
+        self.doubt += variants > 1
+        self.tables += variants > 2
         try:
             return union([calls.call_one(self, option, args, kwargs, node, extra, scope) for option in chosen])
         finally:
-            self.doubt -= several
+            self.doubt -= variants > 1
+            self.tables -= variants > 2
 
     # ---------------------------------------------------------------- truth
 
@@ -1302,6 +1313,20 @@ def capture_query(value: Value) -> CaptureQuery | None:
     if isinstance(value, CaptureQuery):
         return value
     return next((o for o in value.options if isinstance(o, CaptureQuery)), None) if isinstance(value, Union) else None
+
+
+def picks_text(test: ast.expr, outcome: bool) -> bool:
+    """True where this outcome means that a text is a certain one: ``mode == "a"``, ``"a" in kind``, or not another."""
+    match test:
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return picks_text(operand, not outcome)
+        case ast.BoolOp(op=ast.And(), values=values):
+            return outcome and any(picks_text(value, True) for value in values)
+        case ast.Compare(left=left, ops=[op], comparators=[right]):
+            texts = any(isinstance(side, ast.Constant) and isinstance(side.value, str) for side in (left, right))
+            return texts and isinstance(op, (ast.Eq, ast.In) if outcome else (ast.NotEq, ast.NotIn))
+        case _:
+            return False
 
 
 def filtered(value: Union, wanted: Callable[[Value], bool]) -> Value:
