@@ -91,7 +91,12 @@ def workers_of(pid):
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_leaves_no_child(number):
-    run = command(MISBEHAVING, "--buckets", "1", fault="build:hang")
+    # A shell's background job ignores SIGINT, and so would the run: what is ignored stays so through exec.
+    ignored = signal.signal(number, signal.default_int_handler)
+    try:
+        run = command(MISBEHAVING, "--buckets", "1", fault="build:hang")
+    finally:
+        signal.signal(number, ignored)
     while not (children := workers_of(run.pid)):
         time.sleep(0.05)
     run.send_signal(number)
