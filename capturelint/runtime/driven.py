@@ -20,7 +20,6 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from capturelint.runtime.differences import StepTrace
 from capturelint.runtime.homes import Slot, homes, walk
@@ -28,7 +27,7 @@ from capturelint.runtime.lines import Line, LineLog, Store
 from capturelint.runtime.observations import Observation, Spot
 from capturelint.runtime.project import Project
 from capturelint.runtime.states import RandomState
-from capturelint.runtime.trace import Call, Recorder, each_tensor, key_of
+from capturelint.runtime.trace import Call, Recorder, Watch, each_tensor, key_of
 
 MAX_SLOTS = 2000
 ERRORS = (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError, AssertionError)
@@ -102,12 +101,11 @@ Differences = Callable[[Taken, StepTrace, Sequence[Store]], list[Observation]]
 """What explains that a later eager step is not what was captured, with the stores to the watched slots so far."""
 
 
-class DrivenRun(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class DrivenRun(Watch):  # type: ignore[no-untyped-call]
     """One run of a driver, watched; ``found`` is what the first replay that shows a cause tells."""
 
     def __init__(self, project: Project, differences: Differences) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.project = project
+        super().__init__(project)
         self.differences = differences
         self.log = LineLog(project, keeps=True)
         self.capturing: Taken | None = None
@@ -118,11 +116,6 @@ class DrivenRun(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.found: list[Observation] = []
         self.wrapped: tuple[tuple[Spot, ...], ...] = ()
         self.quiet = False
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Spare the worker the import of the compiler (2.6 s), which never sees this mode."""
-        return False
 
     def __torch_dispatch__(
         self,

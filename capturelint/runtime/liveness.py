@@ -13,12 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from capturelint.emulator.ledger import is_freed
 from capturelint.runtime.observations import Observation, Spot
 from capturelint.runtime.project import Project
-from capturelint.runtime.trace import each_tensor, key_of
+from capturelint.runtime.trace import Watch, each_tensor, key_of
 from capturelint.vocabulary import ObservationKind
 
 
@@ -34,19 +33,13 @@ class Watched:
     freed: tuple[Spot, ...] = ()
 
 
-class Liveness(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Liveness(Watch):  # type: ignore[no-untyped-call]
     """Notes what the calls made while it is entered read and did not make."""
 
     def __init__(self, project: Project) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.project = project
+        super().__init__(project)
         self.watched: dict[int, Watched] = {}
         self.made: set[int] = set()
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Spare the worker the import of the compiler (2.6 s), which never sees this mode."""
-        return False
 
     def __torch_dispatch__(
         self,

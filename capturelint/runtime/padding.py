@@ -8,11 +8,11 @@ do so without any graph too: that is said and not judged. A write that reaches l
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from capturelint.runtime.bucket import Session, replayed
 from capturelint.runtime.capture import Captured
@@ -24,7 +24,7 @@ from capturelint.runtime.protocol import Stage
 from capturelint.runtime.replay import run_replay
 from capturelint.runtime.states import mutable
 from capturelint.runtime.target import Target
-from capturelint.runtime.trace import Call, describe, each_tensor
+from capturelint.runtime.trace import Call, Watch, describe, each_tensor
 from capturelint.runtime.varied import mixed_target
 from capturelint.vocabulary import ObservationKind
 
@@ -136,18 +136,12 @@ class Made:
     in_place: bool
 
 
-class Results(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Results(Watch):  # type: ignore[no-untyped-call]
     """Records the calls made while it is entered, with copies of their results."""
 
     def __init__(self, project: Project) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.project = project
+        super().__init__(project)
         self.made: list[Made] = []
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Spare the worker the import of the compiler (2.6 s), which never sees this mode."""
-        return False
 
     def __torch_dispatch__(
         self,
@@ -157,17 +151,13 @@ class Results(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
         """Run the call and keep what came of it."""
-        import sys
-
         tensors, scalars = describe(args, kwargs or {})
         spots = self.project.spots(sys._getframe(1))
         result = func(*args, **(kwargs or {}))
         outputs, _ = describe((result,), {})
         call = Call(str(func), tensors, scalars, spots, 0, outputs)
-        given = {tensor.address for tensor in tensors}
-        in_place = call.short.endswith("_") or any(each.address in given for each in outputs)
         kept = tuple(tensor.detach().clone() for tensor in each_tensor(result))
-        self.made.append(Made(call, kept, in_place and call.short.endswith("_")))
+        self.made.append(Made(call, kept, call.short.endswith("_")))
         return result
 
 

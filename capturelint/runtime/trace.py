@@ -55,21 +55,28 @@ class Call:
         return self.name.split(".")[1] if self.name.count(".") else self.name
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records every ATen call made while it is entered, and keeps the tensors that calls write in place."""
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A mode that sees every ATen call made while it is entered, for the lines of a project."""
 
     def __init__(self, project: Project) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.project = project
-        self.calls: list[Call] = []
-        self.written: dict[int, torch.Tensor] = {}
-        self.made: set[int] = set()
-        self.reads: dict[int, int] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         """Spare the worker the import of the compiler (2.6 s), which never sees this mode."""
         return False
+
+
+class Recorder(Watch):  # type: ignore[no-untyped-call]
+    """Records every ATen call made while it is entered, and keeps the tensors that calls write in place."""
+
+    def __init__(self, project: Project) -> None:
+        super().__init__(project)
+        self.calls: list[Call] = []
+        self.written: dict[int, torch.Tensor] = {}
+        self.made: set[int] = set()
+        self.reads: dict[int, int] = {}
 
     def __torch_dispatch__(
         self,
