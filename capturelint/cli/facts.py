@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from enum import Enum
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from capturelint.catalog import add_rules
 from capturelint.cli.check import bindings, names
 from capturelint.config import declared_torch, load_config
 from capturelint.report import EntryRecord
+from capturelint.report.model import relative
 from capturelint.static.check import Checked, Options, check
 from capturelint.static.events import Event
 from capturelint.static.facts import CallFact
@@ -69,7 +69,7 @@ def facts(
 def entry_facts(entry: EntryRecord, outcome: Outcome) -> dict[str, object]:
     """Everything about one entry."""
     return {
-        "path": shown(entry.path),
+        "path": relative(entry.path),
         "line": entry.line,
         "name": entry.name,
         "why": entry.why,
@@ -85,7 +85,7 @@ def entry_facts(entry: EntryRecord, outcome: Outcome) -> dict[str, object]:
 def call_facts(call: CallFact) -> dict[str, object]:
     """One call in recorded code, with its values."""
     return {
-        "path": shown(call.place.path),
+        "path": relative(call.place.path),
         "line": call.place.line,
         "code": call.code,
         "callee": call.callee,
@@ -98,7 +98,7 @@ def event_facts(event: Event) -> dict[str, object]:
     """One event."""
     place = event.site.place
     return {
-        "path": shown(place.path),
+        "path": relative(place.path),
         "line": place.line,
         "kind": event.kind.value,
         "how": event.how,
@@ -109,12 +109,7 @@ def event_facts(event: Event) -> dict[str, object]:
 
 def place_of(function: FunctionDef) -> str:
     """``Decoder.forward (model.py:80)``."""
-    return f"{function.qualified_name} ({shown(function.module.path)}:{function.node.lineno})"
-
-
-def shown(path: Path) -> str:
-    """A path from the working directory."""
-    return Path(os.path.relpath(path)).as_posix()
+    return f"{function.qualified_name} ({relative(function.module.path)}:{function.node.lineno})"
 
 
 def text_lines(record: list[dict[str, object]], checked: Checked) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from capturelint.errors import SourceError
 from capturelint.finding import Finding
+from capturelint.report.model import relative
 from capturelint.static.files import read_source
 from capturelint.static.fixes import Fixed, fix_text, fixes, unified_diff
 
@@ -36,7 +36,7 @@ def show_fixes(findings: Iterable[Finding], unsafe: bool) -> int:
     """Print the patch; the number of findings that it answers."""
     changed = fixed_files(findings, unsafe)
     for path, (old, fixed) in changed.items():
-        sys.stdout.write(unified_diff(Path(os.path.relpath(path)).as_posix(), old, fixed.text))
+        sys.stdout.write(unified_diff(relative(path), old, fixed.text))
     count = sum(len(fixed.answered) for _, fixed in changed.values())
     print(f"{count} findings would be fixed in {len(changed)} files", file=sys.stderr)
     return count
@@ -62,5 +62,5 @@ def patches(findings: Iterable[Finding]) -> dict[Finding, str]:
     found: dict[Finding, str] = {}
     for finding in [f for f in findings if f.rule in fixable][:MAX_PATCHES]:
         for path, (old, fixed) in fixed_files([finding], unsafe=True).items():
-            found[finding] = unified_diff(Path(os.path.relpath(path)).as_posix(), old, fixed.text)
+            found[finding] = unified_diff(relative(path), old, fixed.text)
     return found

@@ -222,7 +222,7 @@ def check_syntax(text: str, path: Path) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             symtable.symtable(text, str(path), "exec")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError, SystemError):
         parse(text, path)  # has the last word: a symbol table refuses more than a tree does
 
 

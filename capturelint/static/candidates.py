@@ -6,13 +6,13 @@ Only asked where nothing was found, so that a first run ends with a command that
 from __future__ import annotations
 
 import ast
-import os
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from capturelint.errors import SourceError
+from capturelint.report.model import relative
 from capturelint.static.files import read_source
+from capturelint.static.index import parse
 
 MAX_FILES = 200
 MAX_SHOWN = 3
@@ -30,7 +30,7 @@ def candidates(files: Sequence[Path]) -> tuple[str, ...]:
         tree = parsed(path)
         built |= {name for node in ast.walk(tree) if isinstance(node, ast.Call) and (name := called(node))}
         for name, method in methods(tree):
-            found.append((name, f"{Path(os.path.relpath(path)).as_posix()}:{name}.{method}"))
+            found.append((name, f"{relative(path)}:{name}.{method}"))
     ordered = sorted(found, key=lambda each: each[0] in built)
     return tuple(spec for _, spec in ordered[:MAX_SHOWN])
 
@@ -38,10 +38,8 @@ def candidates(files: Sequence[Path]) -> tuple[str, ...]:
 def parsed(path: Path) -> ast.Module:
     """The syntax of a file; of one that cannot be read, nothing."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(read_source(path).text)
-    except (SourceError, SyntaxError, ValueError, RecursionError, MemoryError, SystemError):
+        return parse(read_source(path).text, path)
+    except SourceError:
         return ast.Module([], [])
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from capturelint.errors import SourceError
 from capturelint.finding import Finding
-from capturelint.report.model import EntryRecord
+from capturelint.report.model import EntryRecord, relative
 from capturelint.static.baseline import with_fingerprints
 from capturelint.static.files import Sources, find_sources, in_cells
 from capturelint.static.ignores import apply_ignores
@@ -254,12 +254,12 @@ def conclude(
     ordered = ran_in_order(found)
     events = [event for ran in ordered for event in ran.events]
     notes = [
-        f"{shown(ran.entry.path)}:{ran.entry.line}: {ran.entry.name} is larger than the analysis limit; "
+        f"{relative(ran.entry.path)}:{ran.entry.line}: {ran.entry.name} is larger than the analysis limit; "
         "the rest of it is unread"
         for ran in ordered
         if ran.exhausted
     ]
-    notes += [f"{shown(one.path)}: {one.given_up}; it was not analysed" for one in found if one.given_up]
+    notes += [f"{relative(one.path)}: {one.given_up}; it was not analysed" for one in found if one.given_up]
     if options.torch is None:
         notes += [undeclared(event) for event in events if event.torch]
     return Checked(
@@ -277,15 +277,10 @@ def ran_in_order(found: Iterable[Analysed]) -> list[Ran]:
     return sorted((ran for one in found for ran in one.ran), key=lambda ran: ran.rank)
 
 
-def shown(path: Path) -> str:
-    """A path as it is printed: from the working directory."""
-    return Path(os.path.relpath(path)).as_posix()
-
-
 def undeclared(event: Event) -> str:
     """What is said of a hazard of older releases where the project declares no torch: no finding, but not silence."""
     place = event.site.place
-    where = f"{shown(place.path)}:{place.line}"
+    where = f"{relative(place.path)}:{place.line}"
     return f"{where}: `{event.name}` is refused by torch {event.torch}; no torch is declared, see --torch"
 
 

@@ -304,7 +304,7 @@ def parse(text: str, path: Path) -> ast.Module:
             return ast.parse(text, filename=str(path))
     except SyntaxError as error:
         raise SourceError(path, error.lineno, f"syntax error: {error.msg}") from error
-    except (RecursionError, MemoryError) as error:
+    except (RecursionError, MemoryError, SystemError) as error:  # SystemError: of the tree builder of CPython 3.11
         raise SourceError(path, None, "nested too deeply to parse") from error
     except ValueError as error:
         raise SourceError(path, None, str(error)) from error
