@@ -228,6 +228,9 @@ def instance_attribute(vm: Interpreter, owner: Ref, name: str, node: ast.AST) ->
     if value is not None:
         return value
     if isinstance(found.cls, ClassDef):
+        rebound = rebound_attribute(vm, found.cls, name)
+        if rebound is not None:
+            return rebound
         inherited = find_method(vm, found.cls, name)
         if inherited is not None:
             return bound(vm, owner, inherited[0], inherited[1], node)
@@ -357,6 +360,9 @@ def class_attribute(vm: Interpreter, definition: ClassDef, name: str, node: ast.
     """``Class.name``."""
     if name == "__name__":
         return Const(definition.name)
+    rebound = rebound_attribute(vm, definition, name)
+    if rebound is not None:
+        return rebound
     found = find_method(vm, definition, name)
     if found is None and name == "apply" and "torch.autograd.Function" in bases(vm, definition):
         found = find_method(vm, definition, "forward")
@@ -371,6 +377,15 @@ def class_attribute(vm: Interpreter, definition: ClassDef, name: str, node: ast.
         return Method(function, Class(definition)) if "classmethod" in decorator_names(member.node) else function
     assert isinstance(member, (ast.Assign, ast.AnnAssign))
     return field_value(vm, member, holder)
+
+
+def rebound_attribute(vm: Interpreter, definition: ClassDef, name: str) -> Value | None:
+    """What a function has put into an attribute of a class or of its bases."""
+    for base in bases(vm, definition) if vm.rebound else ():
+        value = vm.rebound_value(base, name) if isinstance(base, ClassDef) else None
+        if value is not None:
+            return value
+    return None
 
 
 def super_attribute(vm: Interpreter, owner: Super, name: str, node: ast.AST) -> Value:
@@ -393,6 +408,9 @@ def store(vm: Interpreter, owner: Value, name: object, value: Value, node: ast.A
             write_slot(vm, option, name, value, node, same)
         elif isinstance(option, ModuleValue) and isinstance(name, str):
             write_slot(vm, vm.globals_of(option.module, name), name, value, node)
+        elif isinstance(option, Class) and isinstance(name, str):
+            present = class_attribute(vm, option.definition, name, node)
+            write_slot(vm, vm.rebinding(option.definition, name, present), name, value, node)
         elif isinstance(option, Tensor) and name == "data" and vm.recording and option.home is not None:
             vm.step.stores.append(Store(option.home, option, value, vm.site(node), vm.doubt, bool(vm.hidden)))
         elif isinstance(option, Tensor) and name == "data" and vm.driver is not None:

@@ -25,6 +25,7 @@ from capturelint.static.values import (
     Tensor,
     Text,
     Value,
+    constant,
     join,
     union,
 )
@@ -166,6 +167,32 @@ def instantiate(
     elif definition.is_dataclass:
         fill_fields(vm, made, definition, args, kwargs, extra, node)
     return made
+
+
+def record_class(vm: Interpreter, args: list[Value], node: ast.AST) -> Value:
+    """``namedtuple("Output", "logits length")``: the class that such a call makes."""
+    name = constant(args[0]) if args else None
+    fields = field_names(vm, args[1]) if len(args) > 1 else []
+    if not isinstance(name, str) or not all(map(str.isidentifier, [name, *fields])):
+        return UNKNOWN
+    made = vm.records.get(node)
+    if made is None:
+        body = "".join(f"\n    {field}: ..." for field in fields) or " ..."
+        statement = ast.parse(f"class {name}(NamedTuple):{body}").body[0]
+        assert isinstance(statement, ast.ClassDef)
+        made = vm.records[node] = vm.module.class_definition(statement)
+        vm.orders[made] = [made, "typing.NamedTuple"]
+    return Class(made)
+
+
+def field_names(vm: Interpreter, fields: Value) -> list[str]:
+    """``"a b"``, ``"a, b"``, ``["a", "b"]``, ``[("a", int), ("b", int)]``; none where they are not known."""
+    text = constant(fields)
+    if isinstance(text, str):
+        return text.replace(",", " ").split()
+    items = [vm.items(field) if isinstance(field, Sequence) else [field] for field in vm.items(fields) or ()]
+    names = [constant(item[0]) if item else None for item in items]
+    return [name for name in names if isinstance(name, str)] if None not in names else []
 
 
 def fill_fields(

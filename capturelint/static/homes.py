@@ -53,6 +53,8 @@ class Object:
     born: int = 0
     opaque: bool = False
     buffers: frozenset[str] = frozenset()
+    factory: Value | None = None
+    """What a dict calls for a key that it does not hold."""
 
 
 BLOCK = 32

@@ -8,13 +8,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from capturelint.static import (
     attributes,
     calls,
+    classes,
     containers,
     cuda_calls,
+    managers,
     nn_calls,
     python_calls,
     results,
@@ -29,6 +32,7 @@ from capturelint.static.values import (
     BoundExternal,
     Const,
     Device,
+    External,
     Memory,
     Number,
     Partial,
@@ -201,8 +205,22 @@ def namespace(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node
 
 
 def ordered_dict(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
-    """``OrderedDict``, ``defaultdict``."""
-    return vm.heap.new(Object(Sort.DICT, slots=as_slots(kwargs), opaque=bool(args), element=UNKNOWN if args else None))
+    """``OrderedDict``."""
+    return python_calls.make_container(vm, "dict", args, kwargs)
+
+
+def default_dict(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
+    """``defaultdict``: what its factory makes comes with the first look-up of a key."""
+    made = python_calls.make_container(vm, "dict", args[1:], kwargs)
+    if args and isinstance(made, Ref):
+        vm.heap.replace(made, factory=args[0])
+    return made
+
+
+def counter(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
+    """``Counter``: numbers, 0 for what was not counted yet."""
+    counted = Number() if args else None
+    return vm.heap.new(Object(Sort.DICT, slots=as_slots(kwargs), element=counted, factory=External("builtins.int")))
 
 
 def deque(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
@@ -256,12 +274,36 @@ def as_dict(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: 
     return vm.heap.new(Object(Sort.DICT, slots=named, element=found.element, opaque=found.opaque))
 
 
+def getter(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, kind: str) -> Value:
+    """``operator.methodcaller(name, ...)``, ``attrgetter(name)``: a function of one object."""
+    return Partial(External(f"#{kind}"), tuple(args), tuple(kwargs.items())) if args else UNKNOWN
+
+
+def got(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, kind: str) -> Value:
+    """What such a function gives for its object, the last argument."""
+    if len(args) < 2:
+        return UNKNOWN
+    wanted, more, owner = args[0], args[1:-1], args[-1]
+    name = constant(wanted)
+    if not isinstance(name, str) or "." in name or (kind == "attrgetter" and more):
+        return UNKNOWN
+    found = vm.attribute(owner, name, node)
+    return vm.call(found, more, kwargs, node) if kind == "methodcaller" else found
+
+
+GETTERS = ("methodcaller", "attrgetter")
 OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "matmul", "and_", "or_", "xor", "neg", "pow")
 SPECIAL: dict[str, Callable[[Interpreter, list[Value], dict[str, Value], ast.AST], Value]] = {
     "torch.device": make_device,
     "functools.partial": make_partial,
     "functools.reduce": reduced,
     **{f"operator.{name}": operator_call for name in OPERATORS},
+    **{f"operator.{kind}": partial(getter, kind=kind) for kind in GETTERS},
+    **{f"#{kind}": partial(got, kind=kind) for kind in GETTERS},
+    "collections.namedtuple": lambda vm, args, kwargs, node: classes.record_class(vm, args, node),
+    "typing.NamedTuple": lambda vm, args, kwargs, node: classes.record_class(vm, args, node),
+    "contextlib.ExitStack": lambda vm, args, kwargs, node: managers.new_stack(vm),
+    "contextlib.AsyncExitStack": lambda vm, args, kwargs, node: managers.new_stack(vm),
     "dataclasses.replace": with_changes,
     "dataclasses.asdict": as_dict,
     "torch.vmap": identity,
@@ -280,7 +322,8 @@ SPECIAL: dict[str, Callable[[Interpreter, list[Value], dict[str, Value], ast.AST
     "types.SimpleNamespace": namespace,
     "argparse.Namespace": namespace,
     "collections.OrderedDict": ordered_dict,
-    "collections.defaultdict": ordered_dict,
+    "collections.defaultdict": default_dict,
+    "collections.Counter": counter,
     "collections.deque": deque,
     "math.prod": reduced_product,
     "itertools.chain": chained,
@@ -340,6 +383,8 @@ def call_instance(
     if cls == nn_calls.HANDLE and name == "remove":
         nn_calls.remove_hook(vm, found)
         return NONE
+    if cls == managers.STACK:
+        return managers.call_stack(vm, owner, found, name, args, kwargs, node)
     if cls == "torch.Generator":
         return owner if name in ("manual_seed", "seed", "clone_state") else UNKNOWN
     if cls.startswith("torch.distributions."):

@@ -117,6 +117,8 @@ def object_item(vm: Interpreter, owner: Ref, index: Value, node: ast.Subscript) 
         return attributes.read_slot(vm, owner, key) or UNKNOWN
     if isinstance(index, Slice):
         return vm.new_list(Sequence(None, attributes.element(vm, owner)))
+    if found.factory is not None and found.element is None:
+        return made_item(vm, owner, key, found.factory, node)
     if key is not Const and found.sort is Sort.DICT and isinstance(key, (str, int)):
         return found.element if found.element is not None else UNKNOWN
     inner = attributes.values_of(vm, owner)
@@ -126,6 +128,17 @@ def object_item(vm: Interpreter, owner: Ref, index: Value, node: ast.Subscript) 
         vm.driver.on_lookup(vm, inner, node, node.value)
         inner = [vm.driver.on_load(vm, owner, "[]", value) for value in inner]
     return union(inner)
+
+
+def made_item(vm: Interpreter, owner: Ref, key: object, factory: Value, node: ast.Subscript) -> Value:
+    """What a ``defaultdict`` puts under a key that it did not hold."""
+    made = vm.call(factory, [], {}, node)
+    if key is Const:
+        inner = attributes.values_of(vm, owner)
+        attributes.put_element(vm, owner, made)
+        return union([*inner, made])
+    attributes.write_slot(vm, owner, key, made, node)
+    return attributes.read_slot(vm, owner, key) or UNKNOWN
 
 
 def has_items(found: Object) -> bool:

@@ -24,6 +24,7 @@ from capturelint.static import (
     indexing,
     managers,
     matching,
+    protocols,
     registries,
     results,
     torch_calls,
@@ -135,7 +136,10 @@ class Interpreter:
         self.module_memory = Memory.DEVICE
         self.orders: dict[ClassDef, list[ClassDef | str]] = {}
         self.instances: dict[object, Value] = {}
-        self.rebound: dict[Module, Ref] = {}
+        self.records: dict[ast.AST, ClassDef] = {}
+        """Classes that calls like ``namedtuple`` made."""
+        self.rebound: dict[Module | ClassDef | Scope, Ref] = {}
+        """Where names of modules, classes and enclosing calls are kept once a function has rebound them."""
         self.replaced: dict[ClassDef, frozenset[str]] = {}
         self.unlisted: set[str] = set()
         self.reached: dict[FunctionDef, None] = {}
@@ -317,9 +321,14 @@ class Interpreter:
             else:
                 indexing.store(self, self.eval(node.target.value, scope), node.target, left, scope)
             return
-        if isinstance(left, Ref) and isinstance(node.op, ast.Add):
-            self.call(BoundExternal(left, "extend"), [right], {}, node)
-            return
+        if isinstance(left, Ref):
+            updated = protocols.updated(self, node.op, left, right, node)
+            if updated is not None:
+                self.assign(node.target, updated, scope, node)
+                return
+            if isinstance(node.op, ast.Add):
+                self.call(BoundExternal(left, "extend"), [right], {}, node)
+                return
         self.assign(node.target, self.binary(node.op, left, right, node), scope, node)
 
     def run_return(self, node: ast.Return, scope: Scope) -> bool:
@@ -558,10 +567,10 @@ class Interpreter:
         if name in scope.globals:
             attributes.write_slot(self, self.globals_of(scope.module, name), name, value, node)
         elif name in scope.nonlocals and scope.parent is not None:
-            holder: Scope | None = scope.parent
-            while holder is not None and name not in holder.names:
-                holder = holder.parent
-            (holder or scope).names[name] = value
+            holder = scope.parent.holder(name) or scope
+            attributes.write_slot(self, self.rebinding(holder, name, holder.names.get(name)), name, value, node)
+        elif self.rebound and self.rebound_value(scope, name) is not None:
+            attributes.write_slot(self, self.rebound[scope], name, value, node)
         else:
             scope.names[name] = value
 
@@ -669,16 +678,17 @@ class Interpreter:
 
     def eval_name(self, node: ast.Name, scope: Scope) -> Value:
         """A name: local, enclosing, module, import, built-in."""
-        found = scope.find(node.id) if node.id not in scope.globals else None
-        return found if found is not None else self.global_name(node.id, scope.module)
+        holder = scope.holder(node.id) if node.id not in scope.globals else None
+        if holder is None:
+            return self.global_name(node.id, scope.module)
+        rebound = self.rebound_value(holder, node.id)
+        return rebound if rebound is not None else holder.names[node.id]
 
     def global_name(self, name: str, module: Module) -> Value:
         """A module-level name, evaluated on first use."""
-        held = self.rebound.get(module) if self.rebound else None
-        if held is not None and self.heap.get(held) is not None:
-            current = attributes.read_slot(self, held, name)
-            if current is not None:
-                return current
+        rebound = self.rebound_value(module, name)
+        if rebound is not None:
+            return rebound
         present = module.globals.get(name)
         if present is not None:
             return present  # type: ignore[return-value]
@@ -687,16 +697,26 @@ class Interpreter:
         module.globals[name] = value
         return value
 
-    def globals_of(self, module: Module, name: str) -> Ref:
-        """The object whose slots are the module's rebound names, so that they have homes like any other slot."""
-        held = self.rebound.get(module)
+    def rebound_value(self, holder: Module | ClassDef | Scope, name: str) -> Value | None:
+        """What a function has put into a name of a module, a class or an enclosing call."""
+        held = self.rebound.get(holder) if self.rebound else None
+        return attributes.read_slot(self, held, name) if held is not None and self.heap.get(held) is not None else None
+
+    def rebinding(self, holder: Module | ClassDef | Scope, name: str, present: Value | None) -> Ref:
+        """The object whose slots are the rebound names of ``holder``, so that they have homes like any other slot."""
+        held = self.rebound.get(holder)
         if held is None or self.heap.get(held) is None:
-            held = self.heap.new(Object(Sort.INSTANCE, "#module"))
-            self.heap.replace(held, born=-1)
-            self.rebound[module] = held
-        if name not in self.heap[held].slots and (present := self.global_name(name, module)) is not UNKNOWN:
+            held = self.heap.new(Object(Sort.INSTANCE, "#names"))
+            if not isinstance(holder, Scope):
+                self.heap.replace(held, born=-1)
+            self.rebound[holder] = held
+        if present not in (None, UNKNOWN) and name not in self.heap[held].slots:
             self.heap.write(held, name, present)
         return held
+
+    def globals_of(self, module: Module, name: str) -> Ref:
+        """The object that holds the module's rebound names."""
+        return self.rebinding(module, name, self.global_name(name, module))
 
     def define(self, name: str, module: Module) -> Value:
         """The value of a module-level definition."""
@@ -872,6 +892,10 @@ class Interpreter:
         query = capture_query(left) or capture_query(right)
         if query is not None:
             return query
+        if isinstance(left, Ref) or isinstance(right, Ref):
+            made = protocols.operated(self, op, left, right, node)
+            if made is not None:
+                return made
         if tensor_in(left) is not None or tensor_in(right) is not None:
             return results.operate(self, node, [left, right], matmul=isinstance(op, ast.MatMult), op=op)
         a, b = constant(left), constant(right)
@@ -944,6 +968,9 @@ class Interpreter:
         value = self.eval(node.operand, scope)
         if isinstance(node.op, ast.Not):
             return self.negate(value, node.operand)
+        made = protocols.run_method(self, value, (protocols.UNARY[type(node.op)],), [], node)
+        if made is not None:
+            return made
         if tensor_in(value) is not None:
             return results.operate(self, node, [value], op=node.op)
         known = constant(value)
@@ -1039,6 +1066,10 @@ class Interpreter:
                 return self.contains(left, right, node, isinstance(op, ast.NotIn))
             case _:
                 pass
+        if isinstance(left, Ref) or isinstance(right, Ref):
+            answer = protocols.compared(self, op, left, right, node)
+            if answer is not None:
+                return answer
         if tensor_in(left) is not None or tensor_in(right) is not None:
             return results.operate(self, node, [left, right], compare=True)
         a, b = constant(left), constant(right)
@@ -1055,7 +1086,10 @@ class Interpreter:
 
     def contains(self, left: Value, right: Value, node: ast.AST, negated: bool) -> Value:
         """``x in y``: over a device tensor it is a read; over a dict of known keys it is known."""
-        tensor = tensor_in(right)
+        answer = protocols.run_method(self, right, ("__contains__",), [left], node)
+        if answer is not None:
+            return answer
+        tensor = tensor_in(right) or (tensor_in(left) if self.compares_items(right) else None)
         if tensor is not None and tensor.on_device:
             self.emit(EventKind.SYNC, node, "contains", tensor.sure)
             return Number(Varies.PER_STEP, read=True)
@@ -1071,6 +1105,13 @@ class Interpreter:
             if holder.sort is Sort.DICT and key is Const:
                 return Number()
         return Number()
+
+    def compares_items(self, holder: Value) -> bool:
+        """True for a list, a tuple or a range with items: ``in`` tests whether one is equal. Dicts and sets hash."""
+        if isinstance(holder, Ref):
+            found = self.heap.get(holder)
+            return found is not None and found.sort is Sort.LIST and bool(found.slots or found.element is not None)
+        return isinstance(holder, Range) or (isinstance(holder, Sequence) and holder.items != ())
 
     def eval_ifexp(self, node: ast.IfExp, scope: Scope) -> Value:
         """``a if test else b``."""
@@ -1197,6 +1238,8 @@ class Interpreter:
 
     def truth(self, value: Value, node: ast.expr, how: str, report_step: bool = True) -> Truth:
         """What a condition says. A tensor on the device is read to find out, and that is an event."""
+        asked = protocols.run_method(self, value, protocols.CONVERSIONS["bool"], [], node)
+        value = asked if asked is not None else value
         if isinstance(value, Const):
             return Truth.TRUE if value.value else Truth.FALSE
         answers = {self.truth_of(option) for option in options(value)}

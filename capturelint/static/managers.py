@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from capturelint.static import attributes, cuda_calls
+from capturelint.static.homes import Object, Sort
 from capturelint.static.index import ClassDef
 from capturelint.static.values import (
     NONE,
@@ -16,6 +17,7 @@ from capturelint.static.values import (
     Device,
     External,
     Home,
+    Partial,
     Ref,
     Scope,
     Sequence,
@@ -55,26 +57,73 @@ def enter(vm: Interpreter, item: ast.withitem, scope: Scope, node: ast.AST) -> C
     value = vm.eval(expression, scope)
     if isinstance(value, Device):
         return cuda_calls.enter_device(vm, value)
-    entered: Value = value
-    leave: Value | None = None
-    if isinstance(value, Ref) and (found := vm.heap.get(value)) is not None:
-        if found.cls == "torch.cuda.Stream":
-            return cuda_calls.enter_stream(vm, value, node)
-        if isinstance(found.cls, ClassDef) and (method := attributes.find_method(vm, found.cls, "__enter__")):
-            entered = vm.call(attributes.bound(vm, value, *method, node), [], {}, node)
-            if (leaving := attributes.find_method(vm, found.cls, "__exit__")) is not None:
-                leave = attributes.bound(vm, value, *leaving, node)
-    elif isinstance(value, Sequence) and value.items is None:
-        entered = value.element  # a generator under contextmanager: what it yields
+    found = vm.heap.get(value) if isinstance(value, Ref) else None
+    if found is not None and found.cls == "torch.cuda.Stream":
+        return cuda_calls.enter_stream(vm, value, node)
+    entered, leave = enter_value(vm, value, node)
     if item.optional_vars is not None:
         vm.assign(item.optional_vars, entered, scope, node)
-    return lambda: leave_instance(vm, leave, node)
+    if found is not None and found.cls == STACK:
+        return lambda: close_stack(vm, value, node)
+    return lambda: leave_value(vm, leave, node)
 
 
-def leave_instance(vm: Interpreter, leave: Value | None, node: ast.AST) -> None:
+def enter_value(vm: Interpreter, value: Value, node: ast.AST) -> tuple[Value, Value | None]:
+    """What ``__enter__`` gives, and the bound ``__exit__``."""
+    found = vm.heap.get(value) if isinstance(value, Ref) else None
+    if found is not None and isinstance(found.cls, ClassDef):
+        method = attributes.find_method(vm, found.cls, "__enter__")
+        if method is None:
+            return value, None
+        entered = vm.call(attributes.bound(vm, value, *method, node), [], {}, node)
+        leaving = attributes.find_method(vm, found.cls, "__exit__")
+        return entered, attributes.bound(vm, value, *leaving, node) if leaving is not None else None
+    if isinstance(value, Sequence) and value.items is None:
+        return value.element, None  # a generator under contextmanager: what it yields
+    return value, None
+
+
+def leave_value(vm: Interpreter, leave: Value | None, node: ast.AST) -> None:
     """``__exit__(None, None, None)``."""
     if leave is not None:
         vm.call(leave, [NONE, NONE, NONE], {}, node)
+
+
+STACK = "contextlib.ExitStack"
+
+
+def new_stack(vm: Interpreter) -> Value:
+    """``ExitStack()``: its slots are what is to be called when it is left, by number."""
+    return vm.heap.new(Object(Sort.INSTANCE, STACK))
+
+
+def call_stack(
+    vm: Interpreter, owner: Ref, found: Object, name: str, args: list[Value], kwargs: dict[str, Value], node: ast.AST
+) -> Value:
+    """``enter_context``, ``push``, ``callback``, ``close``."""
+    if name == "close":
+        close_stack(vm, owner, node)
+        return NONE
+    if name not in ("enter_context", "enter_async_context", "push", "callback") or not args:
+        return UNKNOWN
+    if not name.startswith("enter"):
+        entered, leave = args[0], Partial(args[0], tuple(args[1:]), tuple(kwargs.items()))
+    else:
+        entered, exit_method = enter_value(vm, args[0], node)
+        if exit_method is None:
+            return entered
+        leave = Partial(exit_method, (NONE, NONE, NONE), ())
+    vm.heap.replace(owner, slots={**found.slots, len(found.slots): leave})
+    return entered
+
+
+def close_stack(vm: Interpreter, owner: Value, node: ast.AST) -> None:
+    """Call what was put on the stack, the last one first."""
+    found = vm.heap.get(owner) if isinstance(owner, Ref) else None
+    if isinstance(owner, Ref) and found is not None:
+        vm.heap.replace(owner, slots={})
+        for leave in reversed(list(found.slots.values())):
+            vm.call(leave, [], {}, node)
 
 
 @contextmanager

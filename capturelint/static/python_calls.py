@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from capturelint.static import attributes, classes, host_calls, results, torch_calls
+from capturelint.static import attributes, classes, host_calls, protocols, results, torch_calls
 from capturelint.static.homes import LENGTH, Object, Sort, as_slots
 from capturelint.static.index import ClassDef
 from capturelint.static.values import (
@@ -141,6 +141,9 @@ def convert(vm: Interpreter, name: str, args: list[Value], node: ast.AST) -> Val
     """``int(x)``, ``float(x)``, ``bool(x)``: of a device tensor, a read."""
     if not args:
         return Const({"int": 0, "float": 0.0, "bool": False}.get(name))
+    asked = protocols.run_method(vm, args[0], protocols.CONVERSIONS[name], [], node)
+    if asked is not None:
+        return asked
     tensor = tensor_in(args[0])
     if tensor is not None:
         if tensor.on_device:

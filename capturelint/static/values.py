@@ -343,14 +343,12 @@ class Scope:
         self.owner: ClassDef | None = None
         self.this: Value = UNKNOWN
 
-    def find(self, name: str) -> Value | None:
-        """The nearest binding of ``name`` in this call and the ones around it."""
+    def holder(self, name: str) -> Scope | None:
+        """The nearest of this call and the ones around it that binds ``name``."""
         scope: Scope | None = self
-        while scope is not None:
-            if (value := scope.names.get(name)) is not None:
-                return value
+        while scope is not None and name not in scope.names:
             scope = scope.parent
-        return None
+        return scope
 
 
 def options(value: Value) -> tuple[Value, ...]:
