@@ -1,6 +1,7 @@
 """Every error that capturelint raises on purpose, as one tree.
 
-The command line turns each into one line on stderr and exit code 2; anything else is a bug and keeps its traceback.
+The command line turns each into one line on stderr and exit code 2. Anything else is a bug and keeps its traceback, but
+in the analysis of a file: there it costs that file and is told as a fault to report.
 """
 
 from __future__ import annotations

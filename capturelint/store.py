@@ -62,6 +62,8 @@ class Store:
         self.now = now
         self.writable = True
         self.prepared = False
+        self.refusal = ""
+        """Why the directory cannot be written, once that is known."""
 
     def path(self, key: str) -> Path:
         """Where a record is."""
@@ -103,9 +105,22 @@ class Store:
             self.prepare()
             path.parent.mkdir(exist_ok=True)
             self.write(path, digest(key, content).encode("ascii") + b"\n" + content)
-        except (OSError, ValueError):
-            self.writable = False
+        except (OSError, ValueError) as error:
+            self.refuse(error)
         return self.writable
+
+    def ready(self) -> bool:
+        """Make the directory before workers share it; whether it can be written."""
+        try:
+            self.prepare()
+        except (OSError, ValueError) as error:
+            self.refuse(error)
+        return self.writable
+
+    def refuse(self, error: OSError | ValueError) -> None:
+        """Remember that the directory cannot be written, and why."""
+        self.writable = False
+        self.refusal = (error.strerror if isinstance(error, OSError) else None) or str(error)
 
     def write(self, path: Path, content: bytes) -> None:
         """Write a file that is either there as a whole or not at all."""

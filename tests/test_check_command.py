@@ -324,3 +324,14 @@ def test_a_report_can_be_written_to_a_file(run, write, tmp_path):
     code, out, _ = run("check", "model.py", "--format", "json", "--output", "report.json")
     assert (code, out) == (1, "")
     assert len(json.loads((tmp_path / "report.json").read_text())["findings"]) == 1
+
+
+def test_a_cache_directory_that_is_refused_gets_one_note(run, write, tmp_path, monkeypatch):
+    (tmp_path / "taken").write_text("a file")
+    monkeypatch.setenv("CAPTURELINT_CACHE_DIR", str(tmp_path / "taken"))
+    write(model=READ, other=CLEAN)
+    for words in ([], ["--jobs", "2"]):
+        code, _, err = run("check", ".", *words)
+        assert code == 1
+        assert err.startswith(f"note: results are not kept, {tmp_path}/taken: ")
+        assert err.count("\n") == 1

@@ -3,7 +3,10 @@
 import os
 from pathlib import Path
 
+from capturelint.static.analyse import Analyser
 from capturelint.static.check import Options, check
+from capturelint.static.files import Sources
+from capturelint.static.index import Index
 from capturelint.static.parallel import Analysed, batches, spread
 
 STEP = """import torch
@@ -41,3 +44,21 @@ def test_a_worker_that_dies_costs_the_file_it_died_on():
     files = [(Path(name), 300_000) for name in ("a.py", "b.py", "deadly.py", "d.py")]
     found = {one.path.name: [error.reason for error in one.errors] for one in spread(analyse, files, 2)}
     assert found == {"a.py": [], "b.py": [], "d.py": [], "deadly.py": ["the analysis of this file crashed"]}
+
+
+def test_a_fault_of_the_analyser_costs_the_file_it_shows_on(tmp_path: Path):
+    for name in ("first", "second"):
+        (tmp_path / f"{name}.py").write_text(STEP.format(number=1))
+    sources = Sources()
+    analyser = Analyser(Index(sources.text), sources, {}, (), 60.0)
+
+    def faulty(path: Path) -> str:
+        return sources.text(path) if path.stem == "second" else sources[path]
+
+    analyser.index.read = faulty
+    first, second = (analyser.analyse(tmp_path / f"{name}.py") for name in ("first", "second"))
+    [error] = first.errors
+    assert str(error).startswith(f"{tmp_path}/first.py: the analyser failed at test_check_parallel.py:")
+    assert str(error).endswith("TypeError: 'Sources' object is not subscriptable; please report this")
+    assert not first.complete
+    assert [run.entry.name for run in second.ran] == ["decode_step"]

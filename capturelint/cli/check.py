@@ -120,6 +120,9 @@ def run(
         save(check_html(report, sources.lines, ["capturelint", *sys.argv[1:]], cures), html, "--html")
     for error in report.errors:
         print(f"error: {visible(str(error))}", file=sys.stderr)
+    if asked.store is not None and asked.store.refusal:
+        where = visible(f"{asked.store.directory}: {asked.store.refusal}")
+        print(f"note: results are not kept, {where}; see cache-dir and --no-cache", file=sys.stderr)
     code = 2 if report.errors else 1 if report.shown else 0
     raise typer.Exit(0 if exit_zero and code == 1 else code)
 

@@ -11,6 +11,7 @@ import signal
 import symtable
 import sys
 import threading
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -133,6 +134,9 @@ class Analyser:
             found = self.given_up(path, f"takes longer than {self.max_file_s:g} s of processor time")
         except RecursionError:
             found = self.given_up(path, "is nested too deeply")
+        except Exception as fault:  # noqa: BLE001 - a fault of ours costs one file, is told as one and ends in exit code 2
+            self.forget_half_done()
+            found = Analysed(path, errors=(SourceError(path, None, described(fault)),), complete=False)
         self.fill_in(found)
         if self.parsed != len(self.index.modules) and gc.get_threshold()[0] == YOUNG_OBJECTS:
             self.parsed = len(self.index.modules)
@@ -172,10 +176,14 @@ class Analyser:
         return Analysed(path)
 
     def given_up(self, path: Path, why: str) -> Analysed:
-        """The answer for a file that met a limit, and the index without what was half done."""
+        """The answer for a file that met a limit."""
+        self.forget_half_done()
+        return Analysed(path, given_up=why, complete=False)
+
+    def forget_half_done(self) -> None:
+        """Leave the index without modules that were being read when an analysis ended."""
         modules = self.index.modules
         self.index.modules = {at: m for at, m in modules.items() if m is not None or at in self.index.errors}
-        return Analysed(path, given_up=why)
 
     def fill_in(self, found: Analysed) -> None:
         """Add what the answer depends on and where its events are, then forget sources that were not used lately."""
@@ -185,7 +193,7 @@ class Analyser:
         found.errors = tuple(faults.values())
         found.lookups = self.index.lookups
         found.digests = {path: self.digests[path] for path in used if path in self.digests}
-        found.complete = not found.given_up and len(found.digests) == len(used)
+        found.complete = found.complete and len(found.digests) == len(used)
         found.around = {
             (place.path, place.line): self.function_around(place.path, place.line)
             for ran in found.ran
@@ -216,6 +224,13 @@ def ran(at: int, entry: Entry, outcome: Outcome) -> Ran:
 def without_outcomes(found: Analysed) -> Analysed:
     """The answer without what cannot leave the process: functions of the index."""
     return replace(found, outcomes=())
+
+
+def described(fault: Exception) -> str:
+    """What is said of a fault of the analyser: what it was and where, for whoever reports it."""
+    where = traceback.extract_tb(fault.__traceback__)[-1]
+    what = " ".join(f"{type(fault).__name__}: {fault}".split())
+    return f"the analyser failed at {Path(where.filename).name}:{where.lineno}, {what}; please report this"
 
 
 def check_syntax(text: str, path: Path) -> None:

@@ -226,6 +226,8 @@ def analyse_missing(
             options.tell(done, len(missing))
             yield one
 
+    if cache is not None:
+        cache.store.ready()  # workers only inherit what this process knows
     jobs = num_workers(missing, options.jobs)
     with few_collections():
         if jobs < 2:
