@@ -110,8 +110,12 @@ def find_rules(names: Iterable[str]) -> frozenset[str]:
     known = load_rules().keys() | BUILT_IN
     chosen = frozenset(names)
     for name in sorted(chosen - known):
-        raise UsageError(f"unknown rule '{name}'{nearest(name, known)}")
+        raise UsageError(f"unknown rule '{name}'{nearest(name, known) or LISTED}")
     return chosen
+
+
+LISTED = "; `capturelint explain` lists the rules"
+"""What a name that is like no rule's is answered with."""
 
 
 BUILT_IN = frozenset(

@@ -92,7 +92,9 @@ def read_table(path: Path, *, required: bool = False) -> Table | None:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         if required:
-            raise ConfigError(f"{path}: the configuration cannot be read: {error}") from error
+            raise ConfigError(
+                f"{path}: the configuration cannot be read: {getattr(error, 'strerror', None) or error}"
+            ) from error
         return None
     if path.name == "capturelint.toml":
         return parse_toml(path, text)

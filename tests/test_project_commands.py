@@ -29,7 +29,7 @@ def test_doctor_says_what_is_missing_and_counts_it():
 
 
 def test_init_writes_nothing_unless_asked(tmp_path):
-    assert run("init", str(tmp_path))[-1] == "nothing written; --yes writes them"
+    assert run("init", str(tmp_path))[-1] == "nothing written; --yes writes 2 files"
     assert list(tmp_path.iterdir()) == []
 
 

@@ -95,7 +95,7 @@ def test_a_page_shows_outcome_cure_examples_sources_and_versions():
         "  - compare on the device",
         "",
     ]
-    assert page_text(PAGE).splitlines()[-2:] == ["sources", "  - https://example.org/a"]
+    assert page_text(PAGE).splitlines()[-4:-1] == ["sources", "  - https://example.org/a", ""]
 
 
 def test_a_page_for_the_documentation_is_markdown():
@@ -133,4 +133,8 @@ def test_an_unknown_rule_is_answered_with_the_nearest():
 
 def test_the_command_exits_with_2_for_an_unknown_rule():
     run = subprocess.run([sys.executable, "-m", "capturelint", "explain", "x"], capture_output=True, text=True)
-    assert (run.returncode, run.stdout, run.stderr) == (2, "", "error: unknown rule 'x'\n")
+    assert (run.returncode, run.stdout, run.stderr) == (
+        2,
+        "",
+        "error: unknown rule 'x'; `capturelint explain` lists the rules\n",
+    )

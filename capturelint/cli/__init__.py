@@ -9,7 +9,7 @@ import io
 import os
 import sys
 from importlib import import_module
-from typing import cast
+from typing import TextIO, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -39,7 +39,7 @@ class Commands(TyperGroup):
         """Register the commands of one module."""
         if name in self.commands:
             return
-        alone = typer.Typer()
+        alone = typer.Typer(rich_markup_mode=None)
         alone.callback()(options)  # with a callback, typer builds a group and not the one command
         import_module(f"capturelint.cli.{name}").register(alone)
         self.commands.update(typer.main.get_group(alone).commands)
@@ -49,8 +49,10 @@ app = typer.Typer(
     cls=Commands,
     name="capturelint",
     help="Find what breaks under CUDA-graph capture in PyTorch decode steps.",
+    epilog="Example: capturelint check src/",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain text: boxes leave the words half of 80 columns
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -77,14 +79,28 @@ def require_directory() -> None:
         raise UsageError("the working directory does not exist any more") from error
 
 
+def nowhere() -> TextIO:
+    """For a stream that was closed before the start: writing to none at all fails, or goes to the other one."""
+    return open(os.devnull, "w")
+
+
 def main() -> None:
     """Run the command line; exit codes are 0 (nothing found), 1 (found), 2 (input, usage or machine at fault)."""
+    sys.stdout, sys.stderr = sys.stdout or nowhere(), sys.stderr or nowhere()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal or a pipe of ASCII shows sources all the same
     try:
         require_directory()
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except CapturelintError as error:
         print(f"error: {visible(str(error))}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        # Commands tell of the files that they are given; what is left is a report that has no room on its disk.
+        print(f"error: {visible(str(error.strerror or error))}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered would fail once more at the exit
         sys.exit(2)

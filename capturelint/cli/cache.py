@@ -15,19 +15,30 @@ from capturelint.store import Store
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
-    group = typer.Typer(no_args_is_help=True, help="Where results of earlier runs are kept: dir, clear.")
+    group = typer.Typer(
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        help="Say where results of earlier runs are kept, or clear them.",
+        epilog="Example: capturelint cache clear",
+    )
     group.command("dir", epilog="Example: capturelint cache dir")(show_directory)
     group.command("clear", epilog="Example: capturelint cache clear")(clear)
     app.add_typer(group, name="cache")
 
 
-def show_directory(config: Path | None = typer.Option(None, help="Configuration file.")) -> None:
-    """Print the directory that results of earlier runs are kept in."""
+def show_directory(config: Path | None = typer.Option(None, metavar="FILE", help="Configuration file.")) -> None:
+    """Print the directory that results of earlier runs are kept in.
+
+    Exit codes: 0 printed, 2 there is none.
+    """
     typer.echo(visible(str(store(config).directory)))
 
 
-def clear(config: Path | None = typer.Option(None, help="Configuration file.")) -> None:
-    """Remove every result of earlier runs. What else is in the directory stays."""
+def clear(config: Path | None = typer.Option(None, metavar="FILE", help="Configuration file.")) -> None:
+    """Remove every result of earlier runs. What else is in the directory stays.
+
+    Exit codes: 0 removed, 2 there is no directory to keep results in.
+    """
     found = store(config)
     removed = found.clear()
     typer.echo(f"{removed} {'record' if removed == 1 else 'records'} removed from {visible(str(found.directory))}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,8 +13,9 @@ import typer
 
 from capturelint import __version__
 from capturelint.catalog import add_rules, find_rules
+from capturelint.cli.terminal import has_colour, shows_progress, width_of
 from capturelint.cli.waiting import Waiting
-from capturelint.config import Config, declared_torch, is_in_project, load_config
+from capturelint.config import Config, declared_torch, is_in_project, is_version_or_range, load_config
 from capturelint.errors import UsageError
 from capturelint.escape import visible
 from capturelint.finding import Finding
@@ -37,22 +37,26 @@ DEFAULT_BASELINE = Path(".capturelint-baseline.json")
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
-    app.command("check")(run)
+    app.command("check", epilog="Example: capturelint check src/ --format github")(run)
 
 
 def run(
-    paths: list[Path] = typer.Argument(..., help="Files and directories to check; - is standard input."),
+    paths: list[Path] = typer.Argument(
+        ..., metavar="PATHS...", help="Files and directories to check; - is standard input."
+    ),
     entry: list[str] = typer.Option([], "--entry", metavar="MODULE:NAME", help="Recorded code starts here."),
     bind: list[str] = typer.Option([], "--bind", metavar="PARAM=MODULE:CLASS", help="Type of an entry's parameter."),
     follow: list[str] = typer.Option([], "--follow", metavar="PACKAGE", help="Also analyse this package's sources."),
     torch: str | None = typer.Option(None, "--torch", metavar="VERSION", help="Torch version or range to check for."),
-    confidence: str | None = typer.Option(None, help="Report at or above: certain, likely (default) or possible."),
-    select: list[str] = typer.Option([], help="Only these rules (comma-separated or repeated)."),
-    ignore: list[str] = typer.Option([], help="Not these rules."),
+    confidence: str | None = typer.Option(
+        None, metavar="LEVEL", help="Report at or above: certain, likely (default) or possible."
+    ),
+    select: list[str] = typer.Option([], metavar="RULE", help="Only these rules (comma-separated or repeated)."),
+    ignore: list[str] = typer.Option([], metavar="RULE", help="Not these rules."),
     format: Format = typer.Option(Format.TEXT, "--format", help="How to write the report."),
-    output: Path | None = typer.Option(None, help="Write the report to a file."),
-    config: Path | None = typer.Option(None, help="Configuration file."),
-    baseline: Path | None = typer.Option(None, help="Findings recorded there are not reported."),
+    output: Path | None = typer.Option(None, "--output", "-o", metavar="FILE", help="Write the report to this file."),
+    config: Path | None = typer.Option(None, metavar="FILE", help="Configuration file."),
+    baseline: Path | None = typer.Option(None, metavar="FILE", help="Findings recorded there are not reported."),
     write_baseline_: bool = typer.Option(False, "--write-baseline", help="Record all findings as known."),
     diff_base: str | None = typer.Option(None, "--diff-base", metavar="REV", help="Only lines changed since REV."),
     html: Path | None = typer.Option(None, "--html", metavar="FILE", help="Also write the report as one HTML file."),
@@ -60,15 +64,15 @@ def run(
     fix: bool = typer.Option(False, "--fix", help="Rewrite what has a safe cure, then report the rest."),
     unsafe_fixes: bool = typer.Option(False, "--unsafe-fixes", help="Also the cures that may change values."),
     exit_zero: bool = typer.Option(False, "--exit-zero", help="Exit 0 whatever is found."),
-    statistics: bool = typer.Option(False, help="Count findings by rule."),
+    statistics: bool = typer.Option(False, "--statistics", help="Count findings by rule."),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="Print findings only."),
     no_cache: bool = typer.Option(False, "--no-cache", help="Analyse everything afresh."),
-    jobs: int = typer.Option(0, "--jobs", "-j", min=0, help="Processes to use; 0 is one for each core."),
+    jobs: int = typer.Option(0, "--jobs", "-j", min=0, metavar="N", help="Processes to use; 0 is one for each core."),
     stdin_filename: Path | None = typer.Option(None, "--stdin-filename", metavar="NAME", help="What - is a text of."),
 ) -> None:
-    """Find what breaks under CUDA-graph capture, without running the code.
+    """Find what breaks under capture, without running the code.
 
-    Example: capturelint check src/ --format github
+    Exit codes: 0 clean, 1 findings, 2 usage or unreadable input.
     """
     sources = given_sources(paths, stdin_filename, rewrites=diff or fix)
     paths = [stdin_filename or path if path == STDIN else path for path in paths]
@@ -79,6 +83,8 @@ def run(
     level = LEVELS.get(confidence or "", settings.confidence or Confidence.LIKELY)
     if confidence is not None and confidence not in LEVELS:
         raise UsageError(f"--confidence {confidence}: say certain, likely or possible")
+    if torch is not None and not is_version_or_range(torch):
+        raise UsageError(f"--torch {torch}: say a version or a range, such as 2.7 or '>=2.6'")
     version = torch or settings.torch or declared_torch(paths[0])
     assumed = ANY_TORCH if version is None and is_in_project(paths[0]) else version
     asked = options(settings, entry, bind, follow, assumed, jobs, no_cache, sources)
@@ -141,7 +147,7 @@ def progress(quiet: bool) -> Iterator[Callable[[int, int], None]]:
         line = f"{done:,} of {files:,} files analysed{waiting.left(done / files)}"
         print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
 
-    if quiet or not sys.stderr.isatty():
+    if quiet or not shows_progress(sys.stderr):
         yield lambda done, files: None
         return
     try:
@@ -256,9 +262,8 @@ def write(
     report: CheckReport, format: Format, output: Path | None, statistics: bool, quiet: bool, sources: Sources
 ) -> None:
     """Write the report to the file or to stdout."""
-    terminal = output is None and sys.stdout.isatty()
-    width = shutil.get_terminal_size().columns if terminal else None
-    text = render(report, format, read=sources.lines, colour=terminal, width=width, statistics=statistics, quiet=quiet)
+    colour, width = (has_colour(sys.stdout), width_of(sys.stdout)) if output is None else (False, None)
+    text = render(report, format, read=sources.lines, colour=colour, width=width, statistics=statistics, quiet=quiet)
     if output is None:
         sys.stdout.write(text)
     else:

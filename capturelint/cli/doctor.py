@@ -17,8 +17,10 @@ from importlib.metadata import PackageNotFoundError, version
 import typer
 
 from capturelint import __version__
-from capturelint.catalog import load_rules
+from capturelint.catalog import BUILT_IN, load_rules
+from capturelint.cli.terminal import width_of
 from capturelint.escape import visible
+from capturelint.report.wrapping import rows
 
 TIMEOUT_S = 120
 ASK_TORCH = """
@@ -61,21 +63,22 @@ def register(app: typer.Typer) -> None:
 def doctor(
     form: DoctorFormat = typer.Option(DoctorFormat.TEXT, "--format", help="How to write the answer."),
 ) -> None:
-    """Say what this machine can do (check, emulated and real verify) and what is missing.
+    """Say what this machine can do, and what is missing.
 
-    Exit code: 0, also where something is missing.
+    Exit codes: 0, also where something is missing; 2 usage.
     """
     answers = examine()
     if form is DoctorFormat.JSON:
         typer.echo(json.dumps({"schema": 1, "answers": [asdict(answer) for answer in answers]}, indent=2))
         return
-    typer.echo("\n".join(lines(answers)))
+    typer.echo("\n".join(lines(answers, width_of(sys.stdout))))
 
 
-def lines(answers: list[Answer]) -> Iterator[str]:
+def lines(answers: list[Answer], width: int | None = None) -> Iterator[str]:
     """One line an answer, then a count."""
     column = max(len(answer.name) for answer in answers)
-    yield from (f"{answer.name:<{column}}  {visible(str(answer))}" for answer in answers)
+    for answer in answers:
+        yield from rows(f"{answer.name:<{column}}  {visible(str(answer))}", width, column + 2)
     absent = sum(answer.found is None for answer in answers)
     yield f"{absent} missing" if absent else "nothing missing"
 
@@ -89,7 +92,7 @@ def examine() -> list[Answer]:
     why = "this torch is built without CUDA" if "version" in torch and not cuda else "torch finds no CUDA device"
     return [
         Answer("python", f"{platform.python_version()} ({sys.executable})"),
-        Answer("capturelint", f"{__version__}, {len(load_rules())} rules"),
+        Answer("capturelint", f"{__version__}, {len(load_rules().keys() | BUILT_IN)} rules"),
         Answer("torch", torch_line(torch), str(torch.get("error", ""))),
         Answer("driver", driver(), "nvidia-smi is not on the path; it comes with the NVIDIA driver"),
         Answer("gpu", gpu, why if "version" in torch else "asked through torch"),
@@ -98,7 +101,15 @@ def examine() -> list[Answer]:
         Answer("check, logs, plan", "ready"),
         Answer("verify, emulated", "ready" if "version" in torch else None, "needs torch"),
         Answer("verify, on a GPU", "ready" if gpu else None, "needs a GPU that torch can use"),
+        extra("--html", "report", "jinja2", "matplotlib"),
+        extra("lsp", "lsp", "pygls"),
     ]
+
+
+def extra(ability: str, name: str, *packages: str) -> Answer:
+    """Whether what an extra of ours installs is there."""
+    there = all(installed(package) for package in packages)
+    return Answer(ability, "ready" if there else None, f"pip install 'capturelint[{name}]'")
 
 
 def ask_torch() -> Mapping[str, object]:

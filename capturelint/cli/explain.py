@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from enum import Enum
 from pathlib import Path
@@ -10,8 +9,12 @@ from pathlib import Path
 import typer
 
 from capturelint.catalog import add_rules
+from capturelint.cli.terminal import width_of
 from capturelint.config import load_config
 from capturelint.report.page import list_json, list_text, page, page_json, page_markdown, page_text
+
+MAX_WIDTH = 100
+"""Columns of a page's prose; longer lines are hard to read."""
 
 
 class PageFormat(Enum):
@@ -24,27 +27,27 @@ class PageFormat(Enum):
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
-    app.command()(explain)
+    app.command(epilog="Example: capturelint explain host-sync")(explain)
 
 
 def explain(
-    rule: str | None = typer.Argument(None, help="The rule's name; without one, every rule is listed."),
+    rule: str | None = typer.Argument(None, metavar="RULE", help="The rule's name; without one, every rule is listed."),
     format: PageFormat = typer.Option(PageFormat.TEXT, "--format", help="How the page is written."),
     every: bool = typer.Option(False, "--all", help="Show every example, not the first two of each kind."),
 ) -> None:
-    """Print a rule's page: what happens at capture, the cure, examples and sources.
+    """Print a rule's page: what it means, the cure, examples, sources.
 
-    Example: capturelint explain host-sync
+    Exit codes: 0 the page or the list was printed, 2 an unknown rule.
     """
     add_rules(load_config(Path.cwd()).rules)
+    width = width_of(sys.stdout)
     if rule is None:
-        typer.echo(list_json() if format is PageFormat.JSON else list_text(), nl=False)
+        typer.echo(list_json() if format is PageFormat.JSON else list_text(width), nl=False)
         return
     subject = page(rule)
     match format:
         case PageFormat.TEXT:
-            width = min(shutil.get_terminal_size().columns, 100) if sys.stdout.isatty() else None
-            typer.echo(page_text(subject, width=width, every=every), nl=False)
+            typer.echo(page_text(subject, width=min(width, MAX_WIDTH) if width else None, every=every), nl=False)
         case PageFormat.JSON:
             typer.echo(page_json(subject), nl=False)
         case PageFormat.MARKDOWN:

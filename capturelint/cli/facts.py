@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from enum import Enum
 from pathlib import Path
 
@@ -10,9 +11,12 @@ import typer
 
 from capturelint.catalog import add_rules
 from capturelint.cli.check import bindings, names
+from capturelint.cli.terminal import width_of
 from capturelint.config import declared_torch, load_config
+from capturelint.escape import visible
 from capturelint.report import EntryRecord
-from capturelint.report.model import relative
+from capturelint.report.model import counted, relative
+from capturelint.report.wrapping import rows
 from capturelint.static.check import Checked, Options, check
 from capturelint.static.events import Event
 from capturelint.static.facts import CallFact
@@ -29,19 +33,22 @@ class FactsFormat(Enum):
 
 def register(app: typer.Typer) -> None:
     """Add the command to the application."""
-    app.command("facts")(facts)
+    app.command("facts", epilog="Example: capturelint facts model.py")(facts)
 
 
 def facts(
-    paths: list[Path] = typer.Argument(..., help="Files and directories to look at."),
+    paths: list[Path] = typer.Argument(..., metavar="PATHS...", help="Files and directories to look at."),
     entry: list[str] = typer.Option([], "--entry", metavar="MODULE:NAME", help="Recorded code starts here."),
     bind: list[str] = typer.Option([], "--bind", metavar="PARAM=MODULE:CLASS", help="Type of an entry's parameter."),
     follow: list[str] = typer.Option([], "--follow", metavar="PACKAGE", help="Also analyse this package's sources."),
     format: FactsFormat = typer.Option(FactsFormat.TEXT, "--format", help="How to write the facts."),
 ) -> None:
-    """Show what the analyser sees: entries, functions, homes, values at each call, events, operations it does not know.
+    """Show what the analyser sees: entries, values, events.
 
-    Example: capturelint facts model.py
+    For each entry the functions that it reaches, the homes of its tensors, the values at each call, and the events that
+    rules judge; then the operations that the catalogue does not list.
+
+    Exit codes: 0 facts were printed, 2 usage or a file that cannot be read.
     """
     settings = load_config(paths[0])
     add_rules(settings.rules)
@@ -60,9 +67,10 @@ def facts(
     if format is FactsFormat.JSON:
         typer.echo(json.dumps({"schema": 1, "entries": record, "unlisted": sorted(checked.unlisted)}, indent=1))
     else:
-        typer.echo("\n".join(text_lines(record, checked)))
+        width = width_of(sys.stdout)
+        typer.echo("\n".join(row for line in text_lines(record, checked) for row in rows(line, width, 8)))
     for error in checked.errors:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"error: {visible(str(error))}", err=True)
     raise typer.Exit(2 if checked.errors else 0)
 
 
@@ -118,7 +126,7 @@ def text_lines(record: list[dict[str, object]], checked: Checked) -> list[str]:
     for entry in record:
         lines.append(f"{entry['path']}:{entry['line']}: {entry['name']} ({entry['why']})")
         lines += section("arguments", [f"{name}: {value}" for name, value in items(entry["arguments"])])
-        lines += section("reached", [str(name) for name in rows(entry["reached"])])
+        lines += section("reached", [str(name) for name in members(entry["reached"])])
         lines += section("homes", [f"{h['owner']}.{h['name']}: {h['value']}" for h in records(entry["homes"])])
         lines += section("calls", [call_line(call) for call in records(entry["calls"])])
         lines += section(
@@ -130,20 +138,15 @@ def text_lines(record: list[dict[str, object]], checked: Checked) -> list[str]:
         )
     lines += section("operations that the catalogue does not list", sorted(checked.unlisted), indent="")
     num_events = sum(len(records(entry["events"])) for entry in record)
-    totals = counted(len(record), "entry", "entries"), counted(num_events, "event"), counted(checked.files, "file")
+    totals = counted(len(record), "entry"), counted(num_events, "event"), counted(checked.files, "file")
     lines.append("{}, {} in {}".format(*totals))
     return lines
 
 
 def call_line(call: dict[str, object]) -> str:
     """``model.py:41 `f(x)` Attention.forward(device tensor, rank 2, ...) -> ...``."""
-    arguments = "; ".join(map(str, rows(call["arguments"])))
+    arguments = "; ".join(map(str, members(call["arguments"])))
     return f"{call['path']}:{call['line']} `{call['code']}` {call['callee']}({arguments}) -> {call['result']}"
-
-
-def counted(number: int, noun: str, plural: str = "") -> str:
-    """``1 entry``, ``2 entries``."""
-    return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
 def section(title: str, lines: list[str], indent: str = "  ") -> list[str]:
@@ -156,11 +159,11 @@ def items(value: object) -> list[tuple[str, str]]:
     return [(str(key), str(inner)) for key, inner in value.items()] if isinstance(value, dict) else []
 
 
-def rows(value: object) -> list[object]:
+def members(value: object) -> list[object]:
     """The items of a list."""
     return list(value) if isinstance(value, list) else []
 
 
 def records(value: object) -> list[dict[str, object]]:
     """The mappings of a list."""
-    return [row for row in rows(value) if isinstance(row, dict)]
+    return [row for row in members(value) if isinstance(row, dict)]

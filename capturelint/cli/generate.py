@@ -29,8 +29,10 @@ def register(app: typer.Typer) -> None:
 
 
 def command(
-    target: Annotated[str, typer.Argument(help="A .py file with build(device), or hf:DIRECTORY, or hf:MODEL_TYPE.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The module to write.")],
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help="A .py file with build(device), or hf:DIRECTORY, or hf:MODEL_TYPE.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The module to write.")],
     buckets: Annotated[
         str | None, typer.Option(metavar="LIST", help="Batch sizes to capture; default 1,2,4,8.")
     ] = None,
@@ -51,13 +53,18 @@ def command(
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.")] = False,
 ) -> None:
-    """Write a runner: static cache, buckets, capture, padding, decode loop, in one module that needs torch alone."""
+    """Write a runner that captures and replays a decode step.
+
+    Static cache, buckets, capture, padding and decode loop, in one module that needs torch alone and that you own.
+
+    Exit codes: 0 written, 2 usage, an unsafe step, or the target or the machine at fault.
+    """
     check_output(output, force)
     sizes = runner_sizes(buckets, plan, max_batch, max_length, check_every)
     source = find_source(target, tiny)
     need_torch()
     if not unsafe:
-        refuse_unsafe(target, sizes, tiny)
+        refuse_unsafe(target, sizes, tiny, quiet)
     shape = find_shape(source, sizes)
     text = runner_source(source, shape, sizes, output)
     write(text, output)
@@ -175,9 +182,9 @@ def cuda_if_any() -> str:
     return "cuda" if sys.modules["torch"].cuda.is_available() else "cpu"
 
 
-def refuse_unsafe(target: str, sizes: Sizes, tiny: bool) -> None:
+def refuse_unsafe(target: str, sizes: Sizes, tiny: bool, quiet: bool) -> None:
     """Verify a step at the smallest and the largest bucket. Raises ``TargetError`` after printing the findings."""
-    from capturelint.cli.verify import source_lines
+    from capturelint.cli.verify import ended_by_signals, progress, source_lines
     from capturelint.report.verify_text import render_verify_text
     from capturelint.runtime.blame import Suspects
     from capturelint.runtime.protocol import Plan
@@ -192,7 +199,8 @@ def refuse_unsafe(target: str, sizes: Sizes, tiny: bool) -> None:
         max_length=sizes.max_length,
         tiny=tiny,
     )
-    report = verify(plan, Limits(timeout_s=300, memory_gib=None), Suspects())
+    with ended_by_signals(), progress(quiet, plan) as tell:
+        report = verify(plan, Limits(timeout_s=300, memory_gib=None), Suspects(), tell=tell)
     if report.verdict != "safe":
         sys.stdout.write(render_verify_text(report, source_lines))
         said = "is unsafe" if report.verdict == "unsafe" else "fails without any capture"
@@ -213,9 +221,9 @@ def summary(target: str, output: Path, text: str, shape: Shape, sizes: Sizes) ->
     buckets = ",".join(map(str, sizes.buckets))
     prompt = "whole" if shape.whole_prompt else "token by token"
     return [
-        f"wrote {output}: {len(text.splitlines())} lines, buckets {buckets}, {rows}",
         f"{target}: {cache_words(shape, sizes)}; prompts are run {prompt}",
         f"next: capturelint verify {output} --buckets {buckets}",
+        f"wrote {output}: {len(text.splitlines())} lines, buckets {buckets}, {rows}",
     ]
 
 

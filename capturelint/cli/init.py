@@ -13,8 +13,10 @@ from pathlib import Path
 
 import typer
 
+from capturelint.cli.terminal import is_terminal
 from capturelint.errors import UsageError
 from capturelint.escape import visible
+from capturelint.report.model import counted
 
 CONFIG = """\
 # torch = ">=2.6"             # default: the range that this project declares
@@ -78,10 +80,12 @@ def register(app: typer.Typer) -> None:
 
 
 def init(
-    directory: Path = typer.Argument(Path(), help="The root of the repository."),
+    directory: Path = typer.Argument(Path(), metavar="DIRECTORY", help="The root of the repository."),
     yes: bool = typer.Option(False, "--yes", help="Write without asking."),
 ) -> None:
-    """Show the configuration, pre-commit and CI stanzas for a repository, and write them if you agree.
+    """Set up a repository: configuration, pre-commit and CI.
+
+    The stanzas are shown first, and written if you agree.
 
     Exit codes: 0 done or nothing to do, 2 not a directory.
     """
@@ -94,12 +98,12 @@ def init(
     new = [stanza for stanza in stanzas if stanza.whole is not None]
     if not new:
         typer.echo("nothing to write")
-    elif yes or (sys.stdin.isatty() and typer.confirm(f"write {len(new)} files?")):
+    elif yes or (is_terminal(sys.stdin) and typer.confirm(f"write {counted(len(new), 'file')}?")):
         for stanza in new:
             write(stanza)
-        typer.echo(f"{len(new)} files written")
+        typer.echo(f"{counted(len(new), 'file')} written")
     else:
-        typer.echo("nothing written; --yes writes them")
+        typer.echo(f"nothing written; --yes writes {counted(len(new), 'file')}")
 
 
 def plan(directory: Path) -> Iterator[Stanza]:

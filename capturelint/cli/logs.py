@@ -19,7 +19,9 @@ import typer
 from typer.core import TyperCommand
 
 from capturelint.catalog import load_messages, nearest
+from capturelint.cli.terminal import has_colour, shows_progress, width_of
 from capturelint.errors import UsageError
+from capturelint.escape import visible
 from capturelint.logs.environment import telling
 from capturelint.logs.matcher import LogFinding
 from capturelint.logs.report import DEFAULT_FAIL_ON, STDIN, LogReport, read_logs
@@ -59,7 +61,9 @@ def logs(
         str, typer.Option(metavar="LIST", help=f"Severities that fail, of {', '.join(SEVERITIES)}; or all, or none.")
     ] = fail_on_words(DEFAULT_FAIL_ON),
     form: Annotated[Format, typer.Option("--format", help="How to write the report.")] = Format.TEXT,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the report to this file.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the report to this file.")
+    ] = None,
     select: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Only this rule or message id; repeatable.")
     ] = None,
@@ -68,10 +72,12 @@ def logs(
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Findings only.")] = False,
 ) -> None:
-    """Find skips, partitions, graph breaks and fallbacks in saved logs, or in what a command prints.
+    """Find skips, partitions, graph breaks and fallbacks in logs.
 
-    `capturelint logs -- COMMAND ...` runs the command with the logging that torch needs, shows its output, judges it,
-    and keeps its exit code if it fails itself.
+    The logs are saved ones, or what a command prints: `capturelint logs -- COMMAND ...` runs the command with the
+    logging that torch needs, shows its output, judges it, and keeps its exit code if it fails itself.
+
+    Exit codes: 0 nothing at or above --fail-on, 1 found, 2 usage or a log that cannot be read.
     """
     failing = read_fail_on(fail_on)
     keep = chosen(select or [], ignore or [])
@@ -83,13 +89,12 @@ def logs(
     if command is not None:
         report, code = run_and_read(command, keep, failing, machine_readable=form is not Format.TEXT and not output)
     else:
-        with progress(files or [], shown=sys.stderr.isatty() and not quiet) as advance:
+        with progress(files or [], shown=shows_progress(sys.stderr) and not quiet) as advance:
             report, code = read_logs(files or [], keep=keep, fail_on=failing, advance=advance), 0
-    terminal = output is None and sys.stdout.isatty()
-    width = shutil.get_terminal_size().columns if terminal else None
-    write(render_logs(report, form, colour=terminal, quiet=quiet, width=width), output)
+    colour, width = (has_colour(sys.stdout), width_of(sys.stdout)) if output is None else (False, None)
+    write(render_logs(report, form, colour=colour, quiet=quiet, width=width), output)
     for error in report.errors:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {visible(str(error))}", file=sys.stderr)
     raise typer.Exit(code or (2 if report.errors else int(bool(report.failing))))
 
 

@@ -15,9 +15,11 @@ def register(app: typer.Typer) -> None:
 def lsp(
     stdio: bool = typer.Option(True, "--stdio", help="Talk over standard input and output; the only way there is."),
 ) -> None:
-    """Serve an editor: findings while typing, the rule's page on hover, suppressions as code actions.
+    """Serve an editor: findings while typing.
 
-    An editor starts it. Exit codes: 0 the editor ended the session, 2 the extra `lsp` is not installed.
+    An editor starts it; it shows the rule's page on hover, and suppressions as code actions.
+
+    Exit codes: 0 the editor ended the session, 2 the extra `lsp` is not installed.
     """
     try:
         from capturelint.lsp.server import main

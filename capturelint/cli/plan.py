@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Sequence
 from enum import Enum
@@ -13,6 +12,7 @@ from typing import Annotated
 import typer
 
 from capturelint import __version__
+from capturelint.cli.terminal import width_of
 from capturelint.errors import HistogramError
 from capturelint.planning.arrivals import simulate
 from capturelint.planning.engines import ENGINES, DefaultList, Request, default_lists, flags, parse_engine
@@ -77,10 +77,15 @@ def command(
     ] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the curve of gains as SVG.")] = None,
     form: Annotated[PlanFormat, typer.Option("--format", help="How to write the plan.")] = PlanFormat.TEXT,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the plan to this file.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the plan to this file.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="The sizes only.")] = False,
 ) -> None:
-    """Choose the batch sizes to capture from the batch sizes that are run."""
+    """Choose the batch sizes to capture from those that are run.
+
+    Exit codes: 0 a plan was made, 2 usage or a histogram that cannot be read.
+    """
     for value, least, option in (
         (max_graphs, 1, "--max-graphs"),
         (max_batch, 1, "--max-batch"),
@@ -116,7 +121,7 @@ def command(
     elif quiet:
         text = " ".join(map(str, plan.sizes)) + "\n"
     else:
-        text = "\n".join(text_lines(plan, compared, pasted, shutil.get_terminal_size().columns)) + "\n"
+        text = "\n".join(text_lines(plan, compared, pasted, None if output else width_of(sys.stdout))) + "\n"
     if output:
         write(text, output, "--output")
     else:

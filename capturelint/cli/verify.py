@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from capturelint.catalog import find_rules
+from capturelint.cli.terminal import has_colour, shows_progress, width_of
 from capturelint.cli.waiting import Waiting
 from capturelint.compiler.findings import compile_findings, summary
 from capturelint.compiler.report import CompileReport
@@ -23,7 +24,7 @@ from capturelint.finding import Finding
 from capturelint.report.model import Format
 from capturelint.runtime.blame import Suspects
 from capturelint.runtime.compiled import verify_compiled
-from capturelint.runtime.protocol import Plan, Progress
+from capturelint.runtime.protocol import Plan, Progress, Stage
 from capturelint.runtime.supervise import spare_gib
 from capturelint.runtime.suspects import read_suspects
 from capturelint.runtime.verify import Limits, VerifyReport, verify
@@ -51,7 +52,9 @@ def register(app: typer.Typer) -> None:
 
 
 def command(
-    target: Annotated[str, typer.Argument(help="A .py file with build(device), or hf:DIRECTORY, or hf:MODEL_TYPE.")],
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help="A .py file with build(device), or hf:DIRECTORY, or hf:MODEL_TYPE.")
+    ],
     buckets: Annotated[str, typer.Option(metavar="LIST", help="Batch sizes, separated by commas.")] = "1,2,4,8",
     device: Annotated[Device | None, typer.Option(help="Default: cuda where there is one.")] = None,
     steps: Annotated[
@@ -59,7 +62,12 @@ def command(
     ] = None,
     max_length: Annotated[int, typer.Option(metavar="N", help="Positions of a cache that the tool makes.")] = 256,
     timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Time without any progress after which a bucket is given up.")
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            show_default=False,
+            help="Time without any progress after which a bucket is given up; default 300.",
+        ),
     ] = 300.0,
     memory_limit: Annotated[
         float | None,
@@ -85,7 +93,9 @@ def command(
     compile_step: Annotated[
         bool,
         typer.Option(
-            "--compile/--no-compile", help="Also compile the step with reduce-overhead and tell what it loses."
+            "--compile/--no-compile",
+            show_default=False,
+            help="Also compile the step with reduce-overhead and tell what it loses.",
         ),
     ] = False,
     min_coverage: Annotated[
@@ -93,11 +103,13 @@ def command(
         typer.Option(metavar="PERCENT", help="With --compile: kernels that must run inside graphs, of all kernels."),
     ] = None,
     form: Annotated[Format, typer.Option("--format", help="How to write the report.")] = Format.TEXT,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the report to this file.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the report to this file.")
+    ] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the report as one HTML file.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Findings only, no progress.")] = False,
 ) -> None:
-    """Capture and replay a decode step at every batch size, and compare it with eager.
+    """Capture and replay a decode step, and compare it with eager.
 
     Exit codes: 0 safe, 1 unsafe, 2 the target or the machine is at fault.
     """
@@ -125,7 +137,7 @@ def command(
     )
     limits = Limits(positive(timeout, "--timeout") or timeout, memory_limit or spare_gib())
     known = read_suspects(suspects) if suspects else Suspects()
-    with ended_by_signals(), progress(quiet, plan) as tell:
+    with ended_by_signals(), progress(quiet, plan, compile_step) as tell:
         report = verify(plan, limits, known, steps is None, tell)
         sizes = tuple(bucket.size for bucket in report.buckets if bucket.verdict in RUNS)
         if compile_step and sizes:
@@ -135,7 +147,8 @@ def command(
     if compiled is not None:
         report = with_compiled(report, compiled, known, min_coverage, counts)
     report = replace(report, findings=tuple(finding for finding in report.findings if counts(finding.rule)))
-    write(render(report, form, quiet, output is None and sys.stdout.isatty()), output)
+    colour, width = (has_colour(sys.stdout), width_of(sys.stdout)) if output is None else (False, None)
+    write(render(report, form, quiet, colour, width), output)
     if html is not None:
         from capturelint import __version__
         from capturelint.report.html import verify_html
@@ -229,20 +242,20 @@ def ended_by_signals() -> Iterator[None]:
 
 
 @contextmanager
-def progress(quiet: bool, plan: Plan) -> Iterator[Tell]:
+def progress(quiet: bool, plan: Plan, compiles: bool = False) -> Iterator[Tell]:
     """A line on a terminal that says what the worker does; silence elsewhere."""
-    if quiet or not sys.stderr.isatty():
-        with nullcontext():
-            yield lambda told: None
+    if quiet or not shows_progress(sys.stderr):
+        yield lambda told: None
         return
     from rich.console import Console
 
-    waiting, begun = Waiting(), list[int]()
+    waiting, begun = Waiting(), set[tuple[int, bool]]()
+    parts = len(plan.buckets) * (2 if compiles else 1)
 
     def line(told: Progress) -> str:
-        if told.bucket and told.bucket not in begun:
-            begun.append(told.bucket)
-        return status_line(told, plan) + waiting.left(max(0, len(begun) - 1) / len(plan.buckets))
+        if told.bucket:
+            begun.add((told.bucket, told.stage is Stage.COMPILE))
+        return status_line(told, plan) + waiting.left(max(0, len(begun) - 1) / parts)
 
     console = Console(stderr=True)
     with console.status("starting") as status:
@@ -256,7 +269,7 @@ def status_line(told: Progress, plan: Plan) -> str:
     return f"{where}{told.stage.value}{at}"
 
 
-def render(report: VerifyReport, form: Format, quiet: bool, terminal: bool) -> str:
+def render(report: VerifyReport, form: Format, quiet: bool, colour: bool, width: int | None) -> str:
     """The report in the format asked for."""
     from capturelint.report import render as render_findings
     from capturelint.report.verify_json import render_verify_json
@@ -266,8 +279,7 @@ def render(report: VerifyReport, form: Format, quiet: bool, terminal: bool) -> s
         case Format.JSON:
             return render_verify_json(report)
         case Format.TEXT:
-            width = terminal_width() if terminal else None
-            return render_verify_text(report, source_lines, terminal, width, quiet)
+            return render_verify_text(report, source_lines, colour, width, quiet)
         case Format.CONCISE:
             lines = render_findings(as_check(report), form, read=source_lines, quiet=True)
             return lines if quiet else f"{lines}{last_line(report)}\n"
@@ -281,13 +293,6 @@ def source_lines(path: Path, cell: int | None) -> list[str]:
         return path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
-
-
-def terminal_width() -> int:
-    """Columns of the terminal."""
-    import shutil
-
-    return shutil.get_terminal_size().columns
 
 
 def write(text: str, output: Path | None, option: str = "--output") -> None:

@@ -15,14 +15,15 @@ from capturelint.planning.units import show_bytes, show_count, show_share
 WORTH_IT = 0.01
 """Below this gain over a default list the plan says that the default will do."""
 MAX_CURVE_LINES = 14
+MAX_WIDTH = 100
 
 Row = Sequence[str]
 
 
 def text_lines(
-    plan: BucketPlan, compared: Sequence[tuple[str, Usage]], flags: Iterable[Flags], width: int
+    plan: BucketPlan, compared: Sequence[tuple[str, Usage]], flags: Iterable[Flags], width: int | None
 ) -> Iterator[str]:
-    """The whole report. ``width`` is the terminal's."""
+    """The whole report. ``width`` is the terminal's, ``None`` for a pipe, where nothing is wrapped."""
     yield from wrapped(summary(plan), width)
     for note in plan.histogram.notes:
         yield from wrapped(note, width, "  ")
@@ -40,11 +41,15 @@ def text_lines(
     yield from curve_plot(plan, width)
     yield ""
     yield from flag_lines(flags)
+    yield ""
+    yield f"{show_count(len(plan.sizes), 'size')} to capture: {','.join(map(str, plan.sizes))}"
 
 
-def wrapped(text: str, width: int, first: str = "", rest: str = "  ") -> list[str]:
-    """Prose in lines of at most 100 columns."""
-    return textwrap.wrap(text, min(width, 100), initial_indent=first, subsequent_indent=rest or first)
+def wrapped(text: str, width: int | None, first: str = "", rest: str = "  ") -> list[str]:
+    """Prose in lines of at most ``MAX_WIDTH`` columns."""
+    if width is None:
+        return [first + text]
+    return textwrap.wrap(text, min(width, MAX_WIDTH), initial_indent=first, subsequent_indent=rest or first)
 
 
 def summary(plan: BucketPlan) -> str:
@@ -122,6 +127,8 @@ def judgement(plan: BucketPlan, name: str, usage: Usage) -> str:
             f"{name}: runs {show_share(1 - usage.covered)} of the steps eagerly, so rows do not compare; {graphs} here"
         )
     what = "step time" if plan.by_time and usage.step_ns is not None else "rows computed"
+    if not share:
+        return f"{name}: the same {what}, with {graphs}"
     if abs(share) < WORTH_IT:
         return f"{name}: the gain in {what} is under 1 % ({share * 100:+.2f} %), with {graphs}"
     if share < 0:
@@ -129,7 +136,7 @@ def judgement(plan: BucketPlan, name: str, usage: Usage) -> str:
     return f"{name}: this plan saves {show_share(share)} of the {what}, with {graphs}"
 
 
-def curve_plot(plan: BucketPlan, width: int) -> Iterator[str]:
+def curve_plot(plan: BucketPlan, width: int | None) -> Iterator[str]:
     """Bars of the cost by number of graphs, and what the next graph saves."""
     points = thin(plan.curve, len(plan.sizes))
     gains = {
@@ -138,7 +145,7 @@ def curve_plot(plan: BucketPlan, width: int) -> Iterator[str]:
         if after.graphs == before.graphs + 1
     }
     unit = "ms/step" if plan.by_time else "padding"
-    room = max(10, min(width, 100) - 36)
+    room = max(10, min(width or MAX_WIDTH, MAX_WIDTH) - 36)
     most = max(point.cost for point in plan.curve)
     rows = [("graphs", unit, "one more")]
     bars = [""]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import json
-import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from capturelint.report.junit import render_junit
 from capturelint.report.model import CheckReport, Format, counted, relative
 from capturelint.report.sarif import render_sarif
 from capturelint.report.text import plain_console
+from capturelint.report.wrapping import rows
 from capturelint.vocabulary import Confidence, Outcome, Severity
 
 OUTCOMES: Mapping[Severity, Outcome] = {
@@ -156,7 +156,8 @@ def render_text(report: LogReport, *, colour: bool, quiet: bool, width: int | No
             console.print(line, soft_wrap=True)
     if not quiet:
         for text in summary_lines(report):
-            console.print(Text(visible(text)), soft_wrap=True)
+            for row in rows(visible(text), width):
+                console.print(Text(row), soft_wrap=True)
     return out.getvalue()
 
 
@@ -165,26 +166,16 @@ def group_lines(group: Group, width: int | None, *, failing: bool) -> list[Text]
     first = group.first
     style = "bold red" if failing else "bold yellow"
     times = f" ({group.times})" if group.times else ""
-    lines = [
-        Text.assemble(
-            (f"{visible(shown_path(first.path))}:{first.line}", "bold"),
-            " ",
-            (first.message.severity.value, style),
-            f" {visible(group.said)}{times}",
-        )
-    ]
+    where, severity = f"{visible(shown_path(first.path))}:{first.line}", first.message.severity.value
+    said, *more = rows(f"{visible(group.said)}{times}", width, taken=len(where) + len(severity) + 2)
+    lines = [Text.assemble((where, "bold"), " ", (severity, style), f" {said}"), *map(Text, more)]
     notes = [("at", group.place), ("means", first.message.meaning), ("help:", first.message.fix)]
     for label, text in notes:
         if text:
-            first_row, *rest = wrapped(f"{label} {visible(text)}", width)
+            first_row, *rest = rows(f"{label} {visible(text)}", width, 6, 4)
             lines.append(Text.assemble(("  = ", "blue"), (label, "bold"), first_row.removeprefix(label)))
-            lines += [Text(f"    {row}") for row in rest]
+            lines += map(Text, rest)
     return [*lines, Text()]
-
-
-def wrapped(text: str, width: int | None) -> list[str]:
-    """The rows of a note on a terminal."""
-    return textwrap.wrap(text, max(width - 4, 30), break_long_words=False) if width else [text]
 
 
 def render_concise(report: LogReport, *, quiet: bool) -> str:

@@ -13,8 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from capturelint.catalog import Rule, data_directory, load_rules, nearest
+from capturelint.catalog import LISTED, Rule, data_directory, load_rules, nearest
 from capturelint.errors import UsageError
+from capturelint.report.model import counted
+from capturelint.report.wrapping import rows
 from capturelint.vocabulary import Outcome
 
 HEADING = re.compile(r"#{1,6}\s+(?P<title>.*\S)")
@@ -156,7 +158,7 @@ def page(name: str) -> Page:
         return Page(name, rule.summary, rule.outcome, " ".join(rule.why.split()), rule, blocks)
     built_in = BUILT_IN.get(name)
     if built_in is None:
-        raise UsageError(f"unknown rule '{name}'{nearest(name, load_rules().keys() | BUILT_IN)}")
+        raise UsageError(f"unknown rule '{name}'{nearest(name, load_rules().keys() | BUILT_IN) or LISTED}")
     return Page(name, built_in.summary, built_in.outcome, built_in.why, None, ())
 
 
@@ -190,19 +192,19 @@ def blocks(lines: Sequence[str]) -> Iterator[Block]:
 def page_text(subject: Page, *, width: int | None = None, every: bool = False) -> str:
     """A page for the terminal; two bad and two good examples unless ``every`` is true."""
     lines = [
-        f"{subject.name}: {subject.summary}",
+        *rows(f"{subject.name}: {subject.summary}", width),
         "",
-        f"outcome: {subject.outcome.value}, {CONSEQUENCES[subject.outcome]}",
+        *rows(f"outcome: {subject.outcome.value}, {CONSEQUENCES[subject.outcome]}", width),
     ]
     if subject.rule is not None:
-        lines.append(f"compiled: {compiled(subject.rule)}")
+        lines += rows(f"compiled: {compiled(subject.rule)}", width)
         affected = f", for torch {subject.rule.torch}" if subject.rule.torch else ""
         lines.append(f"since: capturelint {subject.rule.since}{affected}")
-    lines += ["", *wrapped(subject.why, width)]
+    lines += ["", *rows(subject.why, width, 0)]
     if subject.rule is not None:
         lines += ["", "how to repair it"]
         for cure in subject.rule.help:
-            lines += wrapped(cure, width, "  - ")
+            lines += rows(f"  - {cure}", width)
     for label, examples in (("bad", subject.bad), ("good", subject.good), ("known to be missed", subject.missed)):
         chosen = examples if every else examples[:2]
         for block in chosen:
@@ -212,14 +214,15 @@ def page_text(subject: Page, *, width: int | None = None, every: bool = False) -
             lines += ["", f"({len(examples) - len(chosen)} more {label}; --all prints them)"]
     if subject.rule is not None:
         lines += ["", "sources", *(f"  - {source}" for source in subject.rule.sources)]
+    lines += ["", counts_line(subject)]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def wrapped(text: str, width: int | None, lead: str = "") -> list[str]:
-    """A paragraph, wrapped where the output has a width."""
-    if width is None:
-        return [lead + text]
-    return textwrap.wrap(text, width, initial_indent=lead, subsequent_indent=" " * len(lead), break_long_words=False)
+def counts_line(subject: Page) -> str:
+    """``3 bad, 2 good, 1 known to be missed``: how many examples there are of each kind."""
+    counts = ((len(subject.bad), "bad"), (len(subject.good), "good"), (len(subject.missed), "known to be missed"))
+    said = ", ".join(f"{number} {kind}" for number, kind in counts if number)
+    return f"{counted(sum(number for number, _ in counts), 'example')}{f' ({said})' if said else ''}"
 
 
 def page_markdown(subject: Page, *, every: bool = True) -> str:
@@ -276,13 +279,19 @@ def page_record(subject: Page) -> dict[str, object]:
     return record
 
 
-def list_text() -> str:
+def list_text(width: int | None = None) -> str:
     """One line a rule, then a count."""
     found = pages()
     name = max(len(subject.name) for subject in found)
     outcome = max(len(subject.outcome.value) for subject in found)
-    rows = [f"{p.name:<{name}}  {p.outcome.value:<{outcome}}  {p.summary}" for p in found]
-    return "\n".join([*rows, f"{len(found)} rules"]) + "\n"
+    lines = [
+        row
+        for subject in found
+        for row in rows(
+            f"{subject.name:<{name}}  {subject.outcome.value:<{outcome}}  {subject.summary}", width, name + outcome + 4
+        )
+    ]
+    return "\n".join([*lines, f"{len(found)} rules"]) + "\n"
 
 
 def list_json() -> str:

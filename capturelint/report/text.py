@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import re
-import textwrap
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, TextIO
 
@@ -27,6 +26,7 @@ from capturelint.report.model import (
     summary_line,
 )
 from capturelint.report.page import CONSEQUENCES
+from capturelint.report.wrapping import rows
 from capturelint.vocabulary import Confidence, Outcome
 
 if TYPE_CHECKING:
@@ -76,9 +76,12 @@ def render_text(
     ``statistics`` replaces the findings by a count per rule. ``quiet`` leaves only findings.
     """
     shown = report.shown
-    lines = list(statistics_lines(report) if statistics else (t for f in shown for t in finding_lines(f, read, width)))
+    lines = list(
+        statistics_lines(report, width) if statistics else (t for f in shown for t in finding_lines(f, read, width))
+    )
     if not quiet:
-        lines += [[(visible(text), "")] for text in (*report.notes, entry_line(report), summary_line(report))]
+        said = (*report.notes, entry_line(report), summary_line(report))
+        lines += [[(row, "")] for text in said for row in rows(visible(text), width)]
     written = coloured(lines) if colour else ["".join(text for text, _ in line) for line in lines]
     return "".join(f"{line.rstrip()}\n" for line in written)
 
@@ -94,39 +97,42 @@ def coloured(lines: Iterable[Line]) -> list[str]:
     return out.getvalue().split("\n")[:-1]
 
 
-def statistics_lines(report: CheckReport) -> Iterator[Line]:
+def statistics_lines(report: CheckReport, width: int | None) -> Iterator[Line]:
     """One line for each rule: its count, its name, its summary."""
     rules = load_rules()
-    rows = count_by_rule(report.shown)
-    digits = max((len(str(number)) for _, number in rows), default=0)
-    column = max((len(name) for name, _ in rows), default=0)
-    for name, number in rows:
-        summary = rules[name].summary if name in rules else ""
-        yield [(f"{number:>{digits}}", "bold"), (f"  {name:<{column}}  {summary}", "")]
+    counts = count_by_rule(report.shown)
+    digits = max((len(str(number)) for _, number in counts), default=0)
+    column = max((len(name) for name, _ in counts), default=0)
+    before = digits + column + 4
+    for name, number in counts:
+        first, *rest = rows(rules[name].summary if name in rules else "", width, before, before)
+        yield [(f"{number:>{digits}}", "bold"), (f"  {name:<{column}}  {first}", "")]
+        yield from ([(row, "")] for row in rest)
 
 
 def finding_lines(finding: Finding, read: ReadLines, width: int | None) -> Iterator[Line]:
     """One finding: head, frame, notes and an empty line."""
-    yield head(finding)
+    yield from head(finding, width)
     gutter = 1
     if finding.place:
         lines = read(finding.place.path, finding.place.cell)
-        rows = list(frame(finding.place, lines, width))
-        gutter = max((len(str(row.number)) for row in rows if row.number), default=1)
-        if rows:
+        drawn = list(frame(finding.place, lines, width))
+        gutter = max((len(str(row.number)) for row in drawn if row.number), default=1)
+        if drawn:
             yield bar(gutter)
-            yield from (draw(row, gutter, STYLES[finding.outcome]) for row in rows)
+            yield from (draw(row, gutter, STYLES[finding.outcome]) for row in drawn)
             yield bar(gutter)
     for label, text in notes(finding):
         yield from note(label, text, gutter, width)
     yield []
 
 
-def head(finding: Finding) -> Line:
+def head(finding: Finding, width: int | None) -> Iterator[Line]:
     """``path:line:column rule message``."""
     where = location(finding)
-    message = visible(finding.message)
-    return [(where, "bold"), (" ", ""), (finding.rule, STYLES[finding.outcome]), (f" {message}", "")]
+    first, *rest = rows(visible(finding.message), width, taken=len(where) + len(finding.rule) + 2)
+    yield [(where, "bold"), (" ", ""), (finding.rule, STYLES[finding.outcome]), (f" {first}", "")]
+    yield from ([(row, "")] for row in rest)
 
 
 def location(finding: Finding) -> str:
@@ -182,14 +188,9 @@ def consequence(finding: Finding) -> str:
 def note(label: str, text: str, gutter: int, width: int | None) -> Iterator[Line]:
     """``= label text``, wrapped under itself on a terminal."""
     lead = f"{' ' * gutter} = "
-    indent = " " * len(lead)
-    whole = f"{label} {visible(text)}"
-    wrapped = textwrap.wrap(whole, max(width - len(lead), 30), break_long_words=False) if width else [whole]
-    for number, line in enumerate(wrapped):
-        if number:
-            yield [(f"{indent}  {line}", "")]
-        else:
-            yield [(lead, "blue"), (label, "bold"), (line.removeprefix(label), "")]
+    first, *rest = rows(f"{label} {visible(text)}", width, len(lead) + 2, len(lead))
+    yield [(lead, "blue"), (label, "bold"), (first.removeprefix(label), "")]
+    yield from ([(row, "")] for row in rest)
 
 
 def errors_text(report: CheckReport) -> str:

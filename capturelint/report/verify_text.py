@@ -8,6 +8,7 @@ from capturelint import __version__
 from capturelint.compiler.report import Milliseconds
 from capturelint.report.model import CheckReport, ReadLines, count_by_outcome, counted
 from capturelint.report.verify_json import speedup
+from capturelint.report.wrapping import rows
 from capturelint.runtime.observations import BucketResult, Machine, Times
 from capturelint.runtime.verify import VerifyReport
 from capturelint.vocabulary import Verdict
@@ -23,16 +24,21 @@ def render_verify_text(
     if quiet:
         return findings
     parts = [
-        f"{report.target} {machine_line(report.machine)}",
+        prose([f"{report.target} {machine_line(report.machine)}"], width),
         "\n".join(table(report.buckets, () if report.compiled is None else TIMES)),
         "\n".join(times_table(report)),
-        "\n".join(f"batch {name_of(bucket)}: {bucket.message}" for bucket in report.buckets if bucket.message),
+        prose([f"batch {name_of(bucket)}: {bucket.message}" for bucket in report.buckets if bucket.message], width),
         findings.rstrip("\n"),
-        "\n".join(probe_lines(report.buckets)),
-        "\n".join((*report.notes, *worth(report))),
-        last_line(report),
+        prose(probe_lines(report.buckets), width),
+        prose([*report.notes, *worth(report)], width),
+        prose([last_line(report)], width),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def prose(texts: Sequence[str], width: int | None) -> str:
+    """Texts, each on lines of its own."""
+    return "\n".join(row for text in texts for row in rows(text, width))
 
 
 def machine_line(machine: Machine) -> str:

@@ -243,7 +243,7 @@ def inputs_alive(session: Session, kept: Kept) -> Seen:
         return Seen(
             f"the captured step leaves {words(moved)} at another address, which the next step reads", tuple(found)
         )
-    return Seen("inputs alive" + (", by torch too" if can_check_liveness() else "") + ", homes at their addresses")
+    return Seen("inputs alive" + (" (by torch too)" if can_check_liveness() else "") + ", homes at their addresses")
 
 
 def padding_ignored(session: Session, kept: Kept) -> Seen:
