@@ -404,8 +404,14 @@ def super_attribute(vm: Interpreter, owner: Super, name: str, node: ast.AST) -> 
 def store(vm: Interpreter, owner: Value, name: object, value: Value, node: ast.AST, same: bool = False) -> None:
     """``owner.name = value`` for each alternative of the owner."""
     for option in options(owner):
-        if isinstance(option, Ref) and vm.heap.get(option) is not None:
-            write_slot(vm, option, name, value, node, same)
+        if isinstance(option, Ref) and (found := vm.heap.get(option)) is not None:
+            setter = find_setter(vm, found.cls, name) if isinstance(found.cls, ClassDef) and not same else None
+            if setter is not None:
+                vm.call(Function(setter, setter.module, setter.owner), [option, value], {}, node)
+            else:
+                write_slot(vm, option, name, value, node, same)
+        elif isinstance(option, Class):
+            registries.replace_method(vm, option.definition, name, value)
         elif isinstance(option, ModuleValue) and isinstance(name, str):
             write_slot(vm, vm.globals_of(option.module, name), name, value, node)
         elif isinstance(option, Class) and isinstance(name, str):
@@ -415,6 +421,14 @@ def store(vm: Interpreter, owner: Value, name: object, value: Value, node: ast.A
             vm.step.stores.append(Store(option.home, option, value, vm.site(node), vm.doubt, bool(vm.hidden)))
         elif isinstance(option, Tensor) and name == "data" and vm.driver is not None:
             vm.driver.on_swap(vm, option, value, node)
+
+
+def find_setter(vm: Interpreter, definition: ClassDef, name: object) -> FunctionDef | None:
+    """What runs instead of a store: the setter of the property that a class or its bases have under a name."""
+    for base in bases(vm, definition):
+        if isinstance(base, ClassDef) and isinstance(name, str) and (name in base.setters or name in base.methods):
+            return base.setters.get(name)
+    return None
 
 
 def write_slot(vm: Interpreter, owner: Ref, key: object, value: Value, node: ast.AST, same: bool = False) -> None:

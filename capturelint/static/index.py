@@ -62,6 +62,7 @@ class ClassDef:
     module: Module
     methods: dict[str, FunctionDef] = field(default_factory=dict)
     fields: dict[str, ast.AnnAssign | ast.Assign] = field(default_factory=dict)
+    setters: dict[str, FunctionDef] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -127,9 +128,10 @@ class Module:
         for statement in top_level(node.body):
             match statement:
                 case ast.FunctionDef() | ast.AsyncFunctionDef():
-                    # A property's setter has the getter's name; the getter is what recorded code calls.
-                    if not any(isinstance(d, ast.Attribute) and d.attr == "setter" for d in statement.decorator_list):
-                        definition.methods[statement.name] = FunctionDef(statement, self, definition)
+                    # A property's setter has the getter's name.
+                    sets = any(isinstance(d, ast.Attribute) and d.attr == "setter" for d in statement.decorator_list)
+                    kept = definition.setters if sets else definition.methods
+                    kept[statement.name] = FunctionDef(statement, self, definition)
                 case ast.AnnAssign(target=ast.Name(id=name)):
                     definition.fields[name] = statement
                 case ast.Assign(targets=[ast.Name(id=name)]):
