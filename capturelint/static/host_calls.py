@@ -361,7 +361,7 @@ def call_bound(
     if isinstance(owner, (Const, Text)) and (isinstance(constant(owner), str) or isinstance(owner, Text)):
         for value in [*args, *kwargs.values()] if name == "format" else []:
             torch_calls.formatted(vm, value, node)
-        return Text()
+        return call_text(owner, name, args)
     if name == "bit_length" and (known := int_constant(owner)) is not None:
         return Const(known.bit_length(), deps_of(owner))
     if isinstance(owner, (Const, Number)):

@@ -121,6 +121,8 @@ def object_item(vm: Interpreter, owner: Ref, index: Value, node: ast.Subscript) 
         return made_item(vm, owner, key, found.factory, node)
     if key is not Const and found.sort is Sort.DICT and isinstance(key, (str, int)):
         return found.element if found.element is not None else UNKNOWN
+    if (named := known_items(vm, owner, index)) is not None:
+        return named
     inner = attributes.values_of(vm, owner)
     if any(tensor_in(value) is not None for value in inner):
         torch_calls.report_varying(vm, index, node, "index")
@@ -139,6 +141,16 @@ def made_item(vm: Interpreter, owner: Ref, key: object, factory: Value, node: as
         return union([*inner, made])
     attributes.write_slot(vm, owner, key, made, node)
     return attributes.read_slot(vm, owner, key) or UNKNOWN
+
+
+def known_items(vm: Interpreter, owner: Ref, index: Value) -> Value | None:
+    """What a dict holds under the keys that an index is known to be able to be; ``None`` where no such is in it.
+
+    Where a key is one of the dict's or anything at all, anything is not a reason to take every item for meant.
+    """
+    keys = [key for key in map(constant, options(index)) if isinstance(key, (str, int))]
+    held = [key for key in keys if key in vm.heap[owner].slots] if vm.heap[owner].sort is Sort.DICT else []
+    return union([attributes.read_slot(vm, owner, key) or UNKNOWN for key in held]) if held else None
 
 
 def has_items(found: Object) -> bool:

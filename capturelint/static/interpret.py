@@ -690,8 +690,9 @@ class Interpreter:
         if rebound is not None:
             return rebound
         present = module.globals.get(name)
-        if present is not None:
+        if present is not None and (type(present) is not Ref or self.heap.get(present) is not None):
             return present  # type: ignore[return-value]
+        # Evaluated now, or again: what a path made that was given up is gone with it.
         module.globals[name] = UNKNOWN  # a definition that needs itself finds nothing
         value = self.define(name, module)
         module.globals[name] = value
@@ -1093,12 +1094,15 @@ class Interpreter:
         if tensor is not None and tensor.on_device:
             self.emit(EventKind.SYNC, node, "contains", tensor.sure)
             return Number(Varies.PER_STEP, read=True)
+        key, text = constant(left), constant(right)
+        if isinstance(key, str) and isinstance(text, str):
+            return Const((key in text) is not negated)
         inside = self.items(right)
-        key = constant(left)
         if inside is not None and key is not Const and all(isinstance(item, Const) for item in inside):
             found = any(isinstance(item, Const) and item.value == key for item in inside)
             return Const(found is not negated)
-        if isinstance(right, Ref) and (holder := self.heap.get(right)) is not None:
+        holder = self.heap.get(right) if isinstance(right, Ref) else None
+        if holder is not None and holder.sort is not Sort.INSTANCE:
             empty = not holder.slots and holder.element is None
             if empty and not holder.opaque:
                 return Const(negated)

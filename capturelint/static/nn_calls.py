@@ -115,6 +115,9 @@ def call_nn_method(
                 value = args[1] if len(args) > 1 else kwargs.get("tensor", NONE)
                 vm.heap.replace(owner, buffers=found.buffers | {str(constant(args[0]))})
                 attributes.write_slot(vm, owner, constant(args[0]), value, node)
+            elif len(args) > 1:
+                vm.heap.replace(owner, buffers=found.buffers | {ANY_NAME})
+                attributes.put_element(vm, owner, args[1])
             return NONE
         case "register_parameter" | "add_module" | "register_module":
             if len(args) > 1 and isinstance(constant(args[0]), str):
@@ -164,6 +167,8 @@ def remove_hook(vm: Interpreter, handle: Object) -> None:
 
 
 HANDLE = "torch.utils.hooks.RemovableHandle"
+ANY_NAME = "[]"
+"""Stands in an object's buffers for one whose name was put together."""
 CASTS = frozenset({"half", "float", "bfloat16", "double"})
 
 
@@ -211,9 +216,12 @@ def move_module(vm: Interpreter, owner: Ref, memory: Memory, seen: set[int]) -> 
             if isinstance(option, Ref):
                 move_module(vm, option, memory, seen)
         slots[key] = moved
-    for option in options(found.element) if found.element is not None else ():
+    element = found.element
+    for option in options(element) if element is not None else ():
         if isinstance(option, Ref):
             move_module(vm, option, memory, seen)
+    if element is not None and ANY_NAME in found.buffers:
+        element = union([replace(o, memory=memory) if isinstance(o, Tensor) else o for o in options(element)])
     if is_nn:
         slots["#moved"] = Const(memory is Memory.DEVICE)
-    vm.heap.replace(owner, slots=slots)
+    vm.heap.replace(owner, slots=slots, element=element)
