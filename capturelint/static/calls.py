@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from capturelint.static import attributes, classes, host_calls, python_calls, registries, results, torch_calls
 from capturelint.static.homes import Object, Sort, as_slots
-from capturelint.static.index import ClassDef, FunctionDef, FunctionNode, Module
-from capturelint.static.state import Call
+from capturelint.static.index import ClassDef, FunctionDef, FunctionNode
+from capturelint.static.state import Call, RaisedError
 from capturelint.static.values import (
     NONE,
     UNKNOWN,
@@ -201,6 +201,8 @@ def run_function(
         vm.stack.pop()
         vm.doubt -= instead
         vm.compiled = compiled
+    if vm.trying == vm.conditions() and not (alive or call.returns or call.yields):
+        raise RaisedError
     return leave(vm, call, alive)
 
 

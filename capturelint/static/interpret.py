@@ -34,7 +34,7 @@ from capturelint.static.events import Event, Site
 from capturelint.static.facts import Watch
 from capturelint.static.homes import Heap, Object, Sort, Step
 from capturelint.static.index import ClassDef, FunctionDef, Import, Index, Module
-from capturelint.static.state import Call, State, Stream
+from capturelint.static.state import Call, RaisedError, State, Stream
 from capturelint.static.values import (
     NONE,
     UNKNOWN,
@@ -128,6 +128,8 @@ class Interpreter:
         self.hidden = 0
         self.tables = 0
         """Calls of one of many variants: what one does only perhaps is not said of all."""
+        self.trying: int | None = None
+        """The conditions around the innermost ``try`` that handles errors; ``None`` outside any."""
         self.muted = 0
         self.compiled: bool = False
         self.fuel = FUEL
@@ -488,9 +490,12 @@ class Interpreter:
         """The body, then each handler from before and after it."""
         before = self.save(scope)
         arrived: list[State] = []
-        if self.run(node.body, scope) and self.run(node.orelse, scope):
+        ended = self.attempt(node, scope)
+        if ended and self.run(node.orelse, scope):
             arrived.append(self.save(scope))
         for handler in node.handlers:
+            if ended and not managers.handles_look_up(handler):
+                continue  # what failed did not fail here
             self.restore(scope, before)
             if handler.name:
                 scope.names[handler.name] = UNKNOWN
@@ -501,6 +506,23 @@ class Interpreter:
         if not alive:
             self.restore(scope, before)
         return self.run(node.finalbody, scope) and alive
+
+    def attempt(self, node: ast.Try, scope: Scope) -> bool:
+        """The body of a ``try``; ``False`` where control never reaches its end."""
+        call = self.stack[-1]
+        breaks, continues, outer = len(call.breaks), len(call.continues), self.trying
+        self.trying = self.conditions() if node.handlers else outer
+        try:
+            return self.run(node.body, scope)
+        except RaisedError:
+            del call.breaks[breaks:], call.continues[continues:]
+            return False
+        finally:
+            self.trying = outer
+
+    def conditions(self) -> int:
+        """How many conditions that nobody knows the running code is under."""
+        return self.doubt + self.soft + self.hidden
 
     def run_functiondef(self, node: ast.FunctionDef | ast.AsyncFunctionDef, scope: Scope) -> None:
         """A function inside a function closes over its names."""

@@ -243,3 +243,27 @@ class Shadow:
         tensors = [value for value in given if tensor_in(value) is not None]
         self.returned = union(tensors) if tensors and self.work else None
         del vm.stack[-1].returns[returns:]
+
+
+LOOK_UPS = frozenset(
+    ["KeyError", "IndexError", "AttributeError", "LookupError", "StopIteration", "TypeError", "NameError"]
+)
+"""What code catches to find out whether something is there; other errors are failures."""
+
+
+def handles_look_up(handler: ast.ExceptHandler) -> bool:
+    """Whether a handler may be the usual way on: of a look-up that finds nothing, or of any error at all."""
+    caught = handler.type
+    kinds = caught.elts if isinstance(caught, ast.Tuple) else [caught] if caught is not None else []
+    names = {ast.unparse(kind).rpartition(".")[2] for kind in kinds}
+    return not names or bool(names & (LOOK_UPS | {"Exception", "BaseException"}))
+
+
+MAX_CHEAP = 128
+"""Items of a comprehension without calls that are looked at one by one: what each layer of a model is, by number."""
+
+
+def is_cheap(node: ast.expr) -> bool:
+    """Whether an expression calls nothing but conversions of Python."""
+    calls = [inner.func for inner in ast.walk(node) if isinstance(inner, ast.Call)]
+    return all(isinstance(called, ast.Name) and called.id in ("bool", "int", "str") for called in calls)

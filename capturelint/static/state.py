@@ -25,6 +25,10 @@ class Call:
     continues: list[list[State]] = field(default_factory=list)
 
 
+class RaisedError(Exception):
+    """A call that surely raises, inside a ``try`` of the analysed code."""
+
+
 @dataclass(frozen=True, slots=True)
 class State:
     """The local names and the heap at one point."""
