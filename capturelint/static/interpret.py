@@ -654,13 +654,13 @@ class Interpreter:
             case _:
                 return UNKNOWN
 
-    def iterate(self, value: Value, node: ast.AST) -> tuple[list[Value] | None, Value]:
+    def iterate(self, value: Value, node: ast.AST, many: int = MAX_UNROLL) -> tuple[list[Value] | None, Value]:
         """The items that a loop visits: exact and few, or one value for all of them."""
         if isinstance(value, Range) and value.varies is Varies.PER_STEP:
             self.report_varying(Number(Varies.PER_STEP), node, "loop")
             return None, Number()  # how often it runs is baked, and not what each round counts
         items = self.items(value)
-        if items is not None and len(items) <= MAX_UNROLL:
+        if items is not None and len(items) <= many:
             return items, UNKNOWN
         return None, self.element(value)
 
@@ -871,7 +871,8 @@ class Interpreter:
                 self.driver.on_keep(self, results[-1], elt, "comprehension")
             return True
         first, rest = generators[0], generators[1:]
-        items, element = self.iterate(self.eval(first.iter, scope), first.iter)
+        many = managers.MAX_CHEAP if not rest and managers.is_cheap(elt) else MAX_UNROLL
+        items, element = self.iterate(self.eval(first.iter, scope), first.iter, many)
         exact = items is not None
         for item in items if items is not None else [element]:
             self.assign(first.target, item, scope, elt)

@@ -112,6 +112,8 @@ BUILTINS = frozenset(
         "hex",
     ]
 )
+MAX_RANGE = 128
+"""Numbers of a range that are kept one by one."""
 CONVERSIONS = frozenset({"int", "float", "bool", "complex"})
 TRUTH_TESTS = frozenset({"min", "max", "any", "all", "sorted"})
 CONTAINERS = {"list": Sort.LIST, "set": Sort.SET, "frozenset": Sort.SET, "dict": Sort.DICT}
@@ -251,8 +253,8 @@ def make_range(
     read = any(isinstance(o, Number) and o.read for v in args for o in options(v))
     exact = [bound for bound in bounds if bound is not None]
     if len(exact) == len(args) and args and not (len(exact) == 3 and exact[2] == 0):
-        first = tuple(range(*exact)[:65])  # `len` of a range ends where a pointer does
-        return Range(Varies.NEVER, first if len(first) <= 64 else None)
+        first = tuple(range(*exact)[: MAX_RANGE + 1])  # `len` of a range ends where a pointer does
+        return Range(Varies.NEVER, first if len(first) <= MAX_RANGE else None)
     return Range(Varies.NEVER if read else varies)
 
 
