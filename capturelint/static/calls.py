@@ -230,6 +230,8 @@ def bind_parameters(
 ) -> None:
     """Give parameters their arguments, defaults, or what their annotation says."""
     spec = node.args
+    unseen = extra or vm.assuming
+    vm.assuming = False  # what this call calls is given what is written there
     positional = [*spec.posonlyargs, *spec.args]
     defaults: list[ast.expr | None] = [None] * (len(positional) - len(spec.defaults)) + list(spec.defaults)
     named = dict(kwargs)
@@ -239,19 +241,19 @@ def bind_parameters(
         elif parameter.arg in named:
             value = named.pop(parameter.arg)
         else:
-            value = default_value(vm, defaults[at], scope, parameter, extra)
-        scope.names[parameter.arg] = refine(vm, value, parameter, scope.module)
+            value = default_value(vm, defaults[at], scope, parameter, unseen)
+        scope.names[parameter.arg] = refine(vm, value, parameter, scope)
     if spec.vararg is not None:
         rest = args[len(positional) :]
         scope.names[spec.vararg.arg] = Sequence(None, UNKNOWN) if extra else Sequence(tuple(rest))
     for parameter, default in zip(spec.kwonlyargs, spec.kw_defaults, strict=True):
-        value = (
-            named.pop(parameter.arg) if parameter.arg in named else default_value(vm, default, scope, parameter, extra)
-        )
-        scope.names[parameter.arg] = refine(vm, value, parameter, scope.module)
+        if parameter.arg in named:
+            value = named.pop(parameter.arg)
+        else:
+            value = default_value(vm, default, scope, parameter, unseen)
+        scope.names[parameter.arg] = refine(vm, value, parameter, scope)
     if spec.kwarg is not None:
-        element = UNKNOWN if extra else None
-        made = Object(Sort.DICT, slots=as_slots(named), element=element, opaque=vm.assuming)
+        made = Object(Sort.DICT, slots=as_slots(named), element=UNKNOWN if extra else None)
         scope.names[spec.kwarg.arg] = vm.heap.new(made)
 
 
@@ -261,13 +263,18 @@ def default_value(vm: Interpreter, default: ast.expr | None, scope: Scope, param
         return UNKNOWN
     value = vm.quiet_eval(default, Scope(scope.module))
     # Who calls with more arguments than are known usually leaves flags alone, but fills what is empty.
-    return join(value, UNKNOWN) if value == NONE and (extra or vm.assuming) else value
+    return join(value, classes.given(vm, parameter.annotation)) if value == NONE and extra else value
 
 
-def refine(vm: Interpreter, value: Value, parameter: ast.arg, module: Module) -> Value:
-    """Replace "anything" by what the annotation says."""
-    if value is UNKNOWN and parameter.annotation is not None:
-        return classes.annotated(vm, parameter.annotation, module)
+def refine(vm: Interpreter, value: Value, parameter: ast.arg, scope: Scope) -> Value:
+    """Replace "anything" by what the annotation says: the parameter's, or the one of its class's attribute."""
+    if value is not UNKNOWN:
+        return value
+    if parameter.annotation is not None:
+        return classes.annotated(vm, parameter.annotation, scope.module)
+    declared = attributes.find_method(vm, scope.owner, parameter.arg) if scope.owner is not None else None
+    if declared is not None and isinstance(declared[0], ast.AnnAssign):
+        return classes.annotated(vm, declared[0].annotation, declared[1].module)
     return value
 
 

@@ -210,11 +210,12 @@ def fill_fields(
         for name, field in base.fields.items():
             if isinstance(field, ast.AnnAssign):
                 fields[name] = (field, base.module)
-    given = dict(zip(fields, args, strict=False)) | kwargs
+    passed = dict(zip(fields, args, strict=False)) | kwargs
+    unseen, vm.assuming = extra or vm.assuming, False
     for name, (field, module) in fields.items():
-        value = given.get(name)
+        value = passed.get(name)
         if value is None:
-            value = field_default(vm, field, module, extra)
+            value = field_default(vm, field, module, unseen)
         if value is UNKNOWN:
             value = annotated(vm, field.annotation, module)
         vm.heap.write(made, name, value)
@@ -235,7 +236,20 @@ def field_default(vm: Interpreter, field: ast.AnnAssign, module: Module, extra: 
                 return vm.quiet_call(vm.quiet_eval(keyword.value, Scope(module)), [], field)
         return UNKNOWN
     value = vm.quiet_eval(field.value, Scope(module))
-    return join(value, UNKNOWN) if value == NONE and (extra or vm.assuming) else value
+    return join(value, given(vm, field.annotation)) if value == NONE and extra else value
+
+
+def given(vm: Interpreter, annotation: ast.expr | None) -> Value:
+    """What is passed for an optional parameter that somebody fills: anything, or a list of anything; not ``None``."""
+    match annotation:
+        case ast.BinOp(left=inner, op=ast.BitOr(), right=ast.Constant(value=None)):
+            return given(vm, inner)
+        case ast.Subscript(value=ast.Name(id="Optional") | ast.Attribute(attr="Optional"), slice=inner):
+            return given(vm, inner)
+        case ast.Subscript(value=ast.Name(id="list" | "List")):
+            return vm.new_list(Sequence(None, UNKNOWN))
+        case _:
+            return UNKNOWN
 
 
 def is_instance(vm: Interpreter, value: Value, kind: Value) -> bool | None:

@@ -124,7 +124,7 @@ class Interpreter:
         self.doubt = 0
         self.soft = 0
         self.assuming = False
-        """True while building an instance that somebody else built: arguments that nobody saw may have been given."""
+        """True where an instance is built that somebody else built: arguments that nobody saw may have been given."""
         self.hidden = 0
         self.tables = 0
         """Calls of one of many variants: what one does only perhaps is not said of all."""
