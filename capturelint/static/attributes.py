@@ -236,6 +236,8 @@ def instance_attribute(vm: Interpreter, owner: Ref, name: str, node: ast.AST) ->
             return bound(vm, owner, inherited[0], inherited[1], node)
         if found.element is not None and not callable_on_module(name):
             return found.element  # set under a name that was put together
+        if (mapped := renamed_attribute(vm, owner, found.cls, name, node)) is not None:
+            return UNKNOWN if mapped == ABSENT else mapped
         if is_module(vm, found.cls) or found.cls.is_dataclass:
             if name == "training":
                 return Const(False)  # decode runs in eval mode
@@ -249,6 +251,35 @@ def instance_attribute(vm: Interpreter, owner: Ref, name: str, node: ast.AST) ->
     if isinstance(found.cls, str):
         return external_instance_attribute(vm, owner, found, name)
     return UNKNOWN
+
+
+ABSENT = External("#absent")
+"""What an attribute is that an object surely does not have."""
+
+
+def renamed_attribute(vm: Interpreter, owner: Ref, definition: ClassDef, name: str, node: ast.AST) -> Value | None:
+    """What ``__getattribute__`` of an analysed class gives for a name that no slot has; ``None`` without one."""
+    getter = find_method(vm, definition, "__getattribute__")
+    return vm.call(bound(vm, owner, *getter, node), [Const(name)], {}, node) if getter is not None else None
+
+
+def plain_attribute(vm: Interpreter, owner: Ref, name: str, node: ast.AST) -> Value:
+    """``object.__getattribute__(owner, name)``: a slot or what the class has, else ``ABSENT`` where that is sure."""
+    found = vm.heap[owner]
+    value = read_slot(vm, owner, name)
+    if value is not None or not isinstance(found.cls, ClassDef):
+        return value if value is not None else UNKNOWN
+    inherited = find_method(vm, found.cls, name)
+    if inherited is not None:
+        return bound(vm, owner, *inherited, node)
+    return ABSENT if is_declared(vm, found) else UNKNOWN
+
+
+def is_declared(vm: Interpreter, found: Object) -> bool:
+    """Whether all that an object has stands in its class: true of dataclasses, which configurations are."""
+    if not isinstance(found.cls, ClassDef) or found.element is not None or not classes.makes_fields(vm, found.cls):
+        return False
+    return not is_open(vm, found.cls) and find_method(vm, found.cls, "__getattr__") is None
 
 
 def is_module_list(found: Object) -> bool:

@@ -101,7 +101,7 @@ def named_type(vm: Interpreter, annotation: ast.expr, module: Module) -> Value:
 
 def instance_of(vm: Interpreter, definition: ClassDef) -> Value:
     """An instance that somebody else built: its ``__init__`` run on what the annotations say."""
-    present = vm.instances.get(definition)
+    present = vm.instances.get(definition) or promised(vm, definition)
     if present is not None:
         return present
     vm.instances[definition] = UNKNOWN
@@ -121,6 +121,19 @@ def instance_of(vm: Interpreter, definition: ClassDef) -> Value:
         settle_memory(vm, made)
     vm.instances[definition] = made
     return made
+
+
+def promised(vm: Interpreter, definition: ClassDef) -> Value | None:
+    """The instance of a class that inherits from this one, where exactly one such was promised before.
+
+    A cache that takes any configuration takes the one of the model that it is made for.
+    """
+    inheriting = [
+        value
+        for other, value in vm.instances.items()
+        if isinstance(other, ClassDef) and other is not definition and definition in attributes.bases(vm, other)
+    ]
+    return inheriting[0] if len(inheriting) == 1 and isinstance(inheriting[0], Ref) else None
 
 
 def settle_memory(vm: Interpreter, made: Ref) -> None:
@@ -164,7 +177,7 @@ def instantiate(
     if initialiser is not None and isinstance(initialiser[0], FunctionDef):
         function = Function(initialiser[0], initialiser[1].module, initialiser[1])
         vm.call(function, [made, *args], kwargs, node, extra=extra)
-    elif definition.is_dataclass:
+    elif makes_fields(vm, definition):
         fill_fields(vm, made, definition, args, kwargs, extra, node)
     return made
 
@@ -195,6 +208,15 @@ def field_names(vm: Interpreter, fields: Value) -> list[str]:
     return [name for name in names if isinstance(name, str)] if None not in names else []
 
 
+def makes_fields(vm: Interpreter, definition: ClassDef) -> bool:
+    """True where ``__init__`` is made from the fields: of a dataclass, and of what ``dataclass_transform`` says is one.
+
+    A base class under that decorator makes dataclasses of the classes that inherit from it (PEP 681).
+    """
+    inherited = [base for base in attributes.bases(vm, definition) if isinstance(base, ClassDef)]
+    return definition.is_dataclass or any(base.transforms for base in inherited)
+
+
 def fill_fields(
     vm: Interpreter,
     made: Ref,
@@ -208,7 +230,7 @@ def fill_fields(
     fields: dict[str, tuple[ast.AnnAssign, Module]] = {}
     for base in reversed([b for b in attributes.bases(vm, definition) if isinstance(b, ClassDef)]):
         for name, field in base.fields.items():
-            if isinstance(field, ast.AnnAssign):
+            if isinstance(field, ast.AnnAssign) and not is_class_variable(field.annotation):
                 fields[name] = (field, base.module)
     passed = dict(zip(fields, args, strict=False)) | kwargs
     unseen, vm.assuming = extra or vm.assuming, False
@@ -222,6 +244,12 @@ def fill_fields(
     after = attributes.find_method(vm, definition, "__post_init__")
     if after is not None and isinstance(after[0], FunctionDef):
         vm.call(Function(after[0], after[1].module, after[1]), [made], {}, node)
+
+
+def is_class_variable(annotation: ast.expr) -> bool:
+    """``ClassVar[T]``: an attribute of the class, and no argument of its instances."""
+    outer = annotation.value if isinstance(annotation, ast.Subscript) else annotation
+    return ast.unparse(outer).rpartition(".")[2] == "ClassVar"
 
 
 def field_default(vm: Interpreter, field: ast.AnnAssign, module: Module, extra: bool) -> Value:

@@ -391,6 +391,10 @@ def call_instance(
         return nn_calls.call_distribution(vm, found, name, args, node)
     if cls == "#compiled":
         return vm.call(attributes.load(vm, found.slots["function"], name, node), args, kwargs, node)
+    if name == "__getattribute__" and args and isinstance(constant(args[0]), str):
+        return attributes.plain_attribute(vm, owner, str(constant(args[0])), node)
+    if name == "get" and args and isinstance(found.cls, ClassDef):
+        return looked_up(vm, owner, found.cls, args, node)
     if name == "_replace" and isinstance(found.cls, ClassDef):
         return with_changes(vm, [owner], kwargs, node)
     if cls == "" and not isinstance(found.cls, ClassDef):

@@ -75,6 +75,11 @@ class ClassDef:
         decorated = any("dataclass" in ast.unparse(decorator) for decorator in self.node.decorator_list)
         return decorated or any("NamedTuple" in ast.unparse(base) for base in self.node.bases)
 
+    @cached_property
+    def transforms(self) -> bool:
+        """True under ``@dataclass_transform``: its subclasses are dataclasses."""
+        return any("dataclass_transform" in ast.unparse(decorator) for decorator in self.node.decorator_list)
+
 
 class Module:
     """One parsed file."""

@@ -382,6 +382,9 @@ def has_attribute(vm: Interpreter, owner: Value, name: str) -> bool | None:
     if isinstance(owner, Ref) and (found := vm.heap.get(owner)) is not None and isinstance(found.cls, ClassDef):
         if name in found.slots or attributes.find_method(vm, found.cls, name) is not None:
             return True
+        if attributes.is_declared(vm, found):
+            given = attributes.renamed_attribute(vm, owner, found.cls, name, found.cls.node)
+            return None if given is UNKNOWN else given not in (None, attributes.ABSENT)
         if found.opaque or attributes.is_open(vm, found.cls) or attributes.find_method(vm, found.cls, "__getattr__"):
             return None
         return attributes.is_module(vm, found.cls) and name in attributes.MODULE_METHODS
