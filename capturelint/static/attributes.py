@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from capturelint.static import calls, classes
+from capturelint.static import calls, classes, registries
 from capturelint.static.homes import Object, Sort, Store, fresh_tensors, tensors_of
 from capturelint.static.index import ClassDef, FunctionDef
 from capturelint.static.values import (
@@ -26,6 +26,7 @@ from capturelint.static.values import (
     Function,
     Home,
     Kind,
+    Lambda,
     Memory,
     Method,
     ModuleValue,
@@ -228,6 +229,8 @@ def instance_attribute(vm: Interpreter, owner: Ref, name: str, node: ast.AST) ->
     if value is not None:
         return value
     if isinstance(found.cls, ClassDef):
+        if (instead := registries.replacement(vm, found.cls, name)) is not None:
+            return Method(instead, owner)
         rebound = rebound_attribute(vm, found.cls, name)
         if rebound is not None:
             return rebound
@@ -441,10 +444,10 @@ def store(vm: Interpreter, owner: Value, name: object, value: Value, node: ast.A
                 vm.call(Function(setter, setter.module, setter.owner), [option, value], {}, node)
             else:
                 write_slot(vm, option, name, value, node, same)
-        elif isinstance(option, Class):
-            registries.replace_method(vm, option.definition, name, value)
         elif isinstance(option, ModuleValue) and isinstance(name, str):
             write_slot(vm, vm.globals_of(option.module, name), name, value, node)
+        elif isinstance(option, Class) and isinstance(name, str) and isinstance(value, (Function, Lambda)):
+            registries.replace_method(vm, option.definition, name, value)
         elif isinstance(option, Class) and isinstance(name, str):
             present = class_attribute(vm, option.definition, name, node)
             write_slot(vm, vm.rebinding(option.definition, name, present), name, value, node)

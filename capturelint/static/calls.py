@@ -100,9 +100,9 @@ def call_object(
     if assigned is not None:
         return vm.call(assigned, args, kwargs, node, extra=extra)
     for name in ("__call__", "forward"):
-        method = attributes.find_method(vm, found.cls, name)
-        if method is not None:
-            value = vm.call(attributes.bound(vm, owner, *method, node), args, kwargs, node, extra=extra)
+        if attributes.find_method(vm, found.cls, name) is not None:
+            method = attributes.instance_attribute(vm, owner, name, node)
+            value = vm.call(method, args, kwargs, node, extra=extra)
             return output_hooked(vm, hooks, owner, args, value, node) if hooks else value
     sequential = any(isinstance(base, str) and base.endswith(".Sequential") for base in attributes.bases(vm, found.cls))
     return chain(vm, owner, args, node) if sequential else UNKNOWN
@@ -188,7 +188,7 @@ def run_function(
     vm.compiled = vm.compiled or function.compiled
     # A decorator of the class puts something else in the method's place: which one runs is a condition nobody knows.
     owner = function.owner
-    instead = owner is not None and definition.name in registries.replaced_methods(vm, owner)
+    instead = owner is not None and registries.replaced_methods(vm, owner).get(definition.name) is UNKNOWN
     vm.doubt += instead
     vm.stack.append(call)
     if vm.recording:

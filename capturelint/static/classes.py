@@ -6,7 +6,7 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from capturelint.static import attributes, nn_calls, python_calls
+from capturelint.static import attributes, nn_calls, python_calls, registries
 from capturelint.static.homes import Object, Sort
 from capturelint.static.index import ClassDef, FunctionDef, Module
 from capturelint.static.values import (
@@ -175,7 +175,8 @@ def instantiate(
     made = vm.heap.new(Object(Sort.INSTANCE, definition, opaque=opaque))
     initialiser = attributes.find_method(vm, definition, "__init__")
     if initialiser is not None and isinstance(initialiser[0], FunctionDef):
-        function = Function(initialiser[0], initialiser[1].module, initialiser[1])
+        function: Value = Function(initialiser[0], initialiser[1].module, initialiser[1])
+        function = registries.replacement(vm, definition, "__init__") or function
         vm.call(function, [made, *args], kwargs, node, extra=extra)
     elif makes_fields(vm, definition):
         fill_fields(vm, made, definition, args, kwargs, extra, node)

@@ -369,6 +369,26 @@ def call_bound(
     return UNKNOWN
 
 
+def looked_up(vm: Interpreter, owner: Ref, definition: ClassDef, args: list[Value], node: ast.AST) -> Value:
+    """``Mapping.get(key, default)``, which asks ``__getitem__`` of the class."""
+    getter = attributes.find_method(vm, definition, "__getitem__")
+    if getter is None or not any(str(base).endswith("Mapping") for base in attributes.bases(vm, definition)):
+        return UNKNOWN
+    value = vm.call(attributes.bound(vm, owner, *getter, node), args[:1], {}, node)
+    return value if value is not UNKNOWN else args[1] if len(args) > 1 else NONE
+
+
+TEXT_METHODS = frozenset(["startswith", "endswith", "removeprefix", "removesuffix", "lower", "upper", "strip"])
+
+
+def call_text(owner: Const | Text, name: str, args: list[Value]) -> Value:
+    """A method of a string: known where all texts are."""
+    known = [constant(value) for value in (owner, *args)]
+    if name in TEXT_METHODS and len(known) < 3 and all(isinstance(text, str) for text in known):
+        return Const(getattr(str, name)(*known))
+    return Text()
+
+
 def call_instance(
     vm: Interpreter, owner: Ref, found: Object, name: str, args: list[Value], kwargs: dict[str, Value], node: ast.AST
 ) -> Value:

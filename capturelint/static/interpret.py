@@ -142,7 +142,7 @@ class Interpreter:
         """Classes that calls like ``namedtuple`` made."""
         self.rebound: dict[Module | ClassDef | Scope, Ref] = {}
         """Where names of modules, classes and enclosing calls are kept once a function has rebound them."""
-        self.replaced: dict[ClassDef, frozenset[str]] = {}
+        self.replaced: dict[ClassDef, dict[str, Value]] = {}
         self.unlisted: set[str] = set()
         self.reached: dict[FunctionDef, None] = {}
         self.side_streams: dict[object, Stream] = {}

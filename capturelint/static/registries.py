@@ -7,11 +7,12 @@ would be found empty; here the code that fills it is run when the registry is fi
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from capturelint.static import attributes
 from capturelint.static.index import ClassDef, FunctionDef, Module, top_level
-from capturelint.static.values import Class, Function, Ref, Scope, Value
+from capturelint.static.values import UNKNOWN, Class, Function, Ref, Scope, Value
 
 if TYPE_CHECKING:
     from capturelint.static.interpret import Interpreter
@@ -36,17 +37,37 @@ def fill(vm: Interpreter, name: str, value: Value, module: Module) -> None:
             vm.quiet_call(wrapper, [as_value(definition)], definition.node)
 
 
-def replaced_methods(vm: Interpreter, definition: ClassDef) -> frozenset[str]:
-    """The methods that a class's decorators put others in the place of: ``cls.forward = ...``."""
-    if not definition.node.decorator_list:
-        return frozenset()
+def replaced_methods(vm: Interpreter, definition: ClassDef) -> Mapping[str, Value]:
+    """What decorators of a class put in place of its methods (``cls.forward = ...``); unknown where nobody sees it."""
     known = vm.replaced.get(definition)
     if known is None:
-        vm.replaced[definition] = frozenset()
-        known = vm.replaced[definition] = frozenset(
-            name for decorator in definition.node.decorator_list for name in replaces(vm, decorator, definition)
-        )
+        if not definition.node.decorator_list:
+            return {}
+        known = vm.replaced[definition] = {}
+        decorators = [(d, names) for d in definition.node.decorator_list if (names := replaces(vm, d, definition))]
+        found: dict[str, Value] = {name: UNKNOWN for _, names in decorators for name in names}
+        for decorator, _ in reversed(decorators):
+            vm.quiet_call(vm.quiet_eval(decorator, Scope(definition.module)), [Class(definition)], definition.node)
+        known.update({name: known.get(name, UNKNOWN) for name in found})
     return known
+
+
+def replacement(vm: Interpreter, definition: ClassDef, name: str) -> Value | None:
+    """What runs for a method of a class in its place, where a decorator of the class or of a base put it there."""
+    for base in attributes.bases(vm, definition):
+        if isinstance(base, ClassDef):
+            found = replaced_methods(vm, base).get(name, UNKNOWN)
+            if found is not UNKNOWN:
+                return found
+            if name in base.methods:
+                return None
+    return None
+
+
+def replace_method(vm: Interpreter, definition: ClassDef, name: str, value: Value) -> None:
+    """``cls.name = function``: in a decorator that is run on the class, or by any other code."""
+    replaced_methods(vm, definition)
+    vm.replaced.setdefault(definition, {})[name] = value
 
 
 def replaces(vm: Interpreter, decorator: ast.expr, definition: ClassDef) -> set[str]:
