@@ -133,6 +133,8 @@ class ObservationKind(Enum):
     """Capture was refused in another way."""
     SCALAR_CHANGED = "scalar-changed"
     """The same call took another host number at a later eager step."""
+    TENSOR_CHANGED = "tensor-changed"
+    """The same call took the tensor of another home at a later eager step."""
     SHAPE_CHANGED = "shape-changed"
     CALL_CHANGED = "call-changed"
     ADDRESS_CHANGED = "address-changed"

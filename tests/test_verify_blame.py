@@ -275,3 +275,60 @@ def test_a_look_up_that_runs_off_the_buckets_is_a_gap(tmp_path):
 
 def test_a_right_driver_has_no_finding(tmp_path):
     assert driven(tmp_path, DRIVER + AROUND.replace("BETWEEN", "pass")) == ("ok", [])
+
+
+CHOSEN = """
+    state.bank = getattr(state, "bank", [torch.ones(4, device=x.device), torch.zeros(4, device=x.device)])
+    state.n = getattr(state, "n", 0) + 1
+    return state(x) + state.bank[state.n % 2]  # here
+"""
+
+REPOINTED = """
+    state.bias.data = state.bias * 2 + 1  # here
+    return state(x)
+"""
+
+UNSEEDED = """
+    import random
+    state.draw = getattr(state, "draw", random.SystemRandom().random)
+    return state(x) * state.draw()  # here
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "rule"),
+    [(CHOSEN, "baked-scalar"), (REPOINTED, "state-rebind"), (UNSEEDED, "host-random")],
+    ids=["a tensor chosen by a counter", "a parameter given other memory", "a draw that no seed repeats"],
+)
+def test_what_a_graph_freezes_beside_numbers_is_blamed_on_its_line(tmp_path, body, rule):
+    source = STEP + body.lstrip("\n")
+    got, found = answer(write_target(tmp_path, source))
+    assert got == "replay-differs"
+    assert (rule, marked(source)) in found
+
+
+OUTSIDE = """
+import torch
+
+CLOCK = {}
+
+def build(device):
+    torch.manual_seed(0)
+    CLOCK["now"] = torch.zeros(1, device=device)
+    return torch.nn.Linear(4, 4).to(device)
+
+def inputs(batch, step, device):
+    g = torch.Generator().manual_seed(step)
+    return {"x": torch.randn(batch, 4, generator=g).to(device)}
+
+@torch.no_grad()
+def step(state, x):
+    CLOCK["now"] += 1
+    state.bias.data[:2].add_(CLOCK["now"])
+    return state(x)
+"""
+
+
+def test_memory_that_no_copy_of_the_state_has_for_itself_is_rewound_with_it(tmp_path):
+    """Globals that ``build`` makes anew, and parameters, which copies share."""
+    assert answer(write_target(tmp_path, OUTSIDE), buckets=(2, 1)) == ("ok", [])

@@ -46,6 +46,7 @@ DEFAULT_RULES: Mapping[ObservationKind, str] = {
     ObservationKind.FOREIGN_GENERATOR: "generator",
     ObservationKind.REFUSED: "unsafe-operation",
     ObservationKind.SCALAR_CHANGED: "baked-scalar",
+    ObservationKind.TENSOR_CHANGED: "baked-scalar",
     ObservationKind.SHAPE_CHANGED: "baked-scalar",
     ObservationKind.CALL_CHANGED: "host-side-effect",
     ObservationKind.ADDRESS_CHANGED: "state-rebind",
@@ -71,6 +72,7 @@ MESSAGES: Mapping[ObservationKind, str] = {
     ObservationKind.FOREIGN_GENERATOR: "`{code}` draws from a generator that the graph does not know",
     ObservationKind.REFUSED: "`{code}` fails while it is captured",
     ObservationKind.SCALAR_CHANGED: "a number in `{code}` is frozen at {before}",
+    ObservationKind.TENSOR_CHANGED: "the choice of `{before}` in `{code}` is frozen",
     ObservationKind.SHAPE_CHANGED: "a shape in `{code}` is frozen at {before}",
     ObservationKind.CALL_CHANGED: "the branch at `{code}` is frozen as it went at capture",
     ObservationKind.ADDRESS_CHANGED: "`{code}` rebinds state, which no replay repeats",
@@ -91,6 +93,7 @@ GROWN = "`{code}` lengthens `{home}`, which no replay repeats"
 
 SILENT = {
     ObservationKind.SCALAR_CHANGED,
+    ObservationKind.TENSOR_CHANGED,
     ObservationKind.SHAPE_CHANGED,
     ObservationKind.CALL_CHANGED,
     ObservationKind.ADDRESS_CHANGED,

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 
-import torch
-
 from capturelint.errors import TargetError
 from capturelint.runtime.capture import Captured, Pool, capture
 from capturelint.runtime.channel import Channel
@@ -19,17 +17,19 @@ from capturelint.runtime.compare import argmax_flips, argmax_margin, compare, ha
 from capturelint.runtime.eager import Run, run_eager
 from capturelint.runtime.explain import Bench, explain
 from capturelint.runtime.forks import Forks
-from capturelint.runtime.homes import homes
 from capturelint.runtime.observations import BucketResult, Observation
 from capturelint.runtime.outputs import Leaf
 from capturelint.runtime.project import Project
 from capturelint.runtime.protocol import Plan, Stage
 from capturelint.runtime.replay import run_replay
-from capturelint.runtime.states import Origin, UnequalCopiesError
+from capturelint.runtime.states import Origin, UnequalCopiesError, mutable
 from capturelint.runtime.target import Target
-from capturelint.runtime.trace import Call, Recorder
+from capturelint.runtime.trace import Call, Recorder, key_of
 from capturelint.runtime.witness import aftermath, is_out_of_memory, refusal
 from capturelint.vocabulary import ObservationKind, Verdict
+
+FROZEN = {ObservationKind.RANDOM_FROZEN, ObservationKind.SCALAR_CHANGED, ObservationKind.CALL_CHANGED}
+"""What a later eager step does otherwise than the captured one, whatever it computes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +53,21 @@ class Session:
 class Reference:
     """The eager truth: outputs, how far two eager runs are apart, and the calls of the step to be captured.
 
-    ``outside`` are tensors that the step writes and the state does not hold: globals, mostly. ``nbytes`` is what the
-    step reads of the memory that was there before it, each byte once.
+    ``leaks`` says that the step writes memory that is none of the state's own: globals, mostly, and parameters, which
+    copies of a state share. ``nbytes`` is what the step reads of the memory that was there before it, each byte once.
     """
 
     run: Run
     noise: float
     tolerance: float
     calls: Sequence[Call]
-    outside: tuple[torch.Tensor, ...] = ()
+    leaks: bool = False
     nbytes: int = 0
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether two eager runs from one start are no further apart than rounding."""
+        return self.noise <= tolerance(self.run.outputs[0], 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +100,7 @@ def verify_bucket(session: Session, bucket: int, pool: Pool = None) -> Judged:
             session.channel,
             pool,
             watching,
-            outside=reference.outside,
+            leaks=reference.leaks,
         )
     except BaseException as error:  # the target may raise anything, sys.exit included, while it is captured
         if session.channel.now.stage is not Stage.CAPTURE:
@@ -154,7 +159,7 @@ def make_reference(session: Session, bucket: int) -> Reference:
     for step, outputs in enumerate(run.outputs):
         if has_nan(outputs):
             raise TargetError(f"step returns NaN without any capture, in step {step} at batch {bucket}")
-    again, recorder, outside = run_again(session, bucket)
+    again, recorder, leaks = run_again(session, bucket)
     noise = compare(run.outputs, again.outputs).worst
     if noise > tolerance(run.outputs[0], 0.0) and session.origin.original is not None:
         raise UnequalCopiesError
@@ -164,21 +169,21 @@ def make_reference(session: Session, bucket: int) -> Reference:
             "nothing can be compared"
         )
     allowed = plan.tolerance if plan.tolerance is not None else tolerance(run.outputs[0], noise)
-    return Reference(run, noise, allowed, recorder.calls, outside, sum(recorder.reads.values()))
+    return Reference(run, noise, allowed, recorder.calls, leaks, sum(recorder.reads.values()))
 
 
-def run_again(session: Session, bucket: int) -> tuple[Run, Recorder, tuple[torch.Tensor, ...]]:
-    """The second eager run, with the calls of the step that will be captured, and what it writes outside the state."""
+def run_again(session: Session, bucket: int) -> tuple[Run, Recorder, bool]:
+    """The second eager run, with the calls of the step that will be captured, and whether it writes what it shares."""
     plan, state = session.plan, session.fresh(bucket)
     run = run_eager(session.target, state, bucket, range(plan.warm_up), session.channel)
     recorder = Recorder(session.project)
     with recorder:
         traced = run_eager(session.target, state, bucket, range(plan.warm_up, plan.warm_up + 1), session.channel)
-    held = {home.tensor.untyped_storage()._cdata for home in homes(state)}
-    outside = tuple(tensor for key, tensor in recorder.written.items() if key not in held | recorder.made)
+    own = {key_of(tensor) for tensor in mutable(state).values()}
+    leaks = not recorder.written.keys() <= own | recorder.made
     rest = run_eager(session.target, state, bucket, range(plan.warm_up + 1, plan.steps), session.channel)
     run.outputs.extend(traced.outputs + rest.outputs)
-    return run, recorder, outside
+    return run, recorder, leaks
 
 
 def refused(
@@ -226,12 +231,24 @@ def judge(session: Session, bucket: int, reference: Reference, captured: Capture
         first_step=run.first,
     )
     if at is None:
-        return Judged(result, captured, reference)
+        return Judged(result if reference.is_repeatable else doubted(session, result), captured, reference)
     step = run.first + at
     message = f"replay differs from eager from step {step} on, by {comparison.errors[at]:.2g} of the largest value"
     found = explanation(session, bucket)
     observations = tuple(found) or (Observation(ObservationKind.VALUES_DIFFER, message, step=step),)
     return Judged(replace(result, message=message, observations=observations), captured, reference)
+
+
+def doubted(session: Session, result: BucketResult) -> BucketResult:
+    """The result where eager does not repeat itself, so that equality within its noise says little.
+
+    What makes eager differ may be what a capture freezes: a draw from a generator that no seed of torch reaches.
+    """
+    found = tuple(each for each in explanation(session, result.size) if each.kind in FROZEN and each.spots)
+    if not found:
+        return result
+    message = f"two eager runs are {result.noise:.2g} of the largest value apart, by what a capture freezes"
+    return replace(result, verdict=Verdict.REPLAY_DIFFERS, message=message, observations=found)
 
 
 def explanation(session: Session, bucket: int, target: Target | None = None) -> list[Observation]:

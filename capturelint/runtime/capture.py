@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -21,6 +21,7 @@ from capturelint.runtime.eager import make_inputs
 from capturelint.runtime.protocol import Stage
 from capturelint.runtime.states import RandomState, mutable
 from capturelint.runtime.target import Inputs, Target
+from capturelint.runtime.trace import Writes, key_of
 
 Pool: TypeAlias = Any
 """The handle that ``CUDAGraph.pool`` returns; torch gives its type no public name."""
@@ -61,20 +62,21 @@ def capture(
     pool: Pool = None,
     watching: Callable[[], AbstractContextManager[object]] = nullcontext,
     probing: bool = False,
-    outside: tuple[torch.Tensor, ...] = (),
+    leaks: bool = False,
 ) -> Captured:
     """Warm ``state`` up by ``warm_up`` steps and capture the next one.
 
     ``watching`` is entered around the captured step only. Lets every error through; a refused capture leaves the
     process unfit for any other. ``probing`` is for a second look at a step that was captured before: nothing holds
-    what the state held, and torch is asked to check that the graph's memory lives, where it can. ``outside`` are
-    tensors that are rewound with the state.
+    what the state held, and torch is asked to check that the graph's memory lives, where it can. ``leaks``: the
+    step writes memory that no copy of the state has for itself, which is looked for in the last step of warm-up.
     """
     static = static_inputs(make_inputs(target, bucket, 0))
-    warm(target, state, bucket, warm_up, static, channel)
+    writes = Writes() if leaks and not probing else None
+    warm(target, state, bucket, warm_up, static, channel, writes)
     # The device's inputs stay those of the last warm-up step: no value of the capture is one of its first replay.
     copy_inputs(static, on_host(make_inputs(target, bucket, warm_up), static), warm_up)
-    start = None if probing else copies((*mutable(state).values(), *outside))
+    start = None if probing else copies((*mutable(state).values(), *outside(state, writes)))
     randomness = RandomState.now()
     torch.cuda.synchronize()
     channel.enter(Stage.PROBE if probing else Stage.CAPTURE, bucket, warm_up)
@@ -101,17 +103,33 @@ def copies(tensors: Iterable[torch.Tensor]) -> tuple[tuple[torch.Tensor, torch.T
         return None
 
 
+def outside(state: object, writes: Writes | None) -> Iterator[torch.Tensor]:
+    """What was written that is none of the state's own: the whole memory of globals and of parameters."""
+    own = {key_of(tensor) for tensor in mutable(state).values()}
+    for key, tensor in writes.written.items() if writes is not None else ():
+        if key not in own:
+            size = tensor.untyped_storage().nbytes() // tensor.element_size()
+            yield tensor.detach().as_strided((size,), (1,), 0)
+
+
 def warm(
-    target: Target, state: object, bucket: int, warm_up: int, static: Mapping[str, object], channel: Channel
+    target: Target,
+    state: object,
+    bucket: int,
+    warm_up: int,
+    static: Mapping[str, object],
+    channel: Channel,
+    writes: Writes | None = None,
 ) -> None:
-    """Run the first steps on a side stream, as torch's documentation asks for."""
+    """Run the first steps on a side stream, as torch's documentation asks for; ``writes`` sees the last one."""
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side), torch.no_grad():
         for step in range(warm_up):
             channel.enter(Stage.WARM_UP, bucket, step)
             copy_inputs(static, make_inputs(target, bucket, step), step)
-            target.step(state, **static)
+            with writes if writes is not None and step == warm_up - 1 else nullcontext():
+                target.step(state, **static)
     torch.cuda.current_stream().wait_stream(side)
 
 

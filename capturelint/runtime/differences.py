@@ -76,8 +76,19 @@ def observations_of(pairs: Sequence[tuple[Call, Call]], captured: StepTrace, lat
         if before.scalars != after.scalars:
             is_explained = True
             yield scalar_changed(before, after, later)
+        elif (names := other_homes(before, after, captured, later)) is not None:
+            yield tensor_changed(after, later, *names)
         elif contents(before) != contents(after) and after.short not in HOST_READS:
             yield host_bytes_changed(before, after, later)
+
+
+def other_homes(before: Call, after: Call, captured: StepTrace, later: StepTrace) -> tuple[str, str] | None:
+    """The home that a call read at capture and the other one that it reads later; ``None`` where there are none."""
+    for old, new in zip(before.tensors, after.tensors, strict=False):
+        first, second = captured.homes.get(old.address), later.homes.get(new.address)
+        if first and second and first != second:
+            return first, second
+    return None
 
 
 def growth(pairs: Sequence[tuple[Call, Call]], captured: StepTrace, later: StepTrace) -> Iterator[Observation]:
@@ -110,6 +121,19 @@ def scalar_changed(before: Call, after: Call, later: StepTrace) -> Observation:
         call=before.short,
         before=old[1],
         after=new[1],
+    )
+
+
+def tensor_changed(after: Call, later: StepTrace, old: str, new: str) -> Observation:
+    """A choice among tensors of the state that the graph keeps as it was."""
+    return Observation(
+        ObservationKind.TENSOR_CHANGED,
+        f"`{after.short}` was captured with `{old}` and takes `{new}` in step {later.step}",
+        after.spots,
+        step=later.step,
+        call=after.short,
+        before=old,
+        after=new,
     )
 
 

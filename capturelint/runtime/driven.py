@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from capturelint.runtime.differences import StepTrace
-from capturelint.runtime.homes import Slot, homes, walk
+from capturelint.runtime.homes import Slot, address_of, homes, walk
 from capturelint.runtime.lines import Line, LineLog, Store
 from capturelint.runtime.observations import Observation, Spot
 from capturelint.runtime.project import Project
@@ -319,11 +319,3 @@ def slots_of(frames: Sequence[FrameType]) -> list[Slot]:
             ]
     # Layers hold None where they have no bias: what holds a tensor goes first.
     return sorted(found, key=lambda slot: slot.value is None)[:MAX_SLOTS]
-
-
-def address_of(tensor: torch.Tensor) -> int:
-    """Where a tensor starts; 0 without storage."""
-    try:
-        return tensor.data_ptr()
-    except RuntimeError:
-        return 0

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 
 from capturelint.runtime.differences import StepTrace, frozen, unique
-from capturelint.runtime.driven import ERRORS, DrivenRun, Epoch, Taken, address_of, patched
+from capturelint.runtime.driven import ERRORS, DrivenRun, Epoch, Taken, patched
 from capturelint.runtime.eager import DEVICE
+from capturelint.runtime.homes import address_of
 from capturelint.runtime.lines import Line, Store
 from capturelint.runtime.liveness import Liveness, freed_memory
 from capturelint.runtime.observations import Observation, Spot
@@ -76,8 +77,8 @@ def differences(taken: Taken, later: StepTrace, stores: Sequence[Store]) -> list
     """What the captured function does otherwise in ``later``; empty where it does the same."""
     moved = moved_reads(taken, later, stores)
     found = frozen(taken.trace, later)
-    if moved and all(each.kind is ObservationKind.SHAPE_CHANGED for each in found):
-        # A tensor of another size in the place of the captured one is no growth of it.
+    if moved and all(each.kind in (ObservationKind.SHAPE_CHANGED, ObservationKind.TENSOR_CHANGED) for each in found):
+        # A tensor put in the place of the captured one is no growth of it and no choice of the step.
         found = [each for each in moved if each.home] or found
     if found and found[0].kind is ObservationKind.CALL_CHANGED:
         made = [store for store in stores if store.slot.value is None and is_captured(store, taken)]

@@ -65,6 +65,8 @@ def explain(bench: Bench) -> list[Observation]:
         if found := frozen(first, later):
             if takes_more(found[0]) and (growing := explain_growth(bench, found[0])):
                 return growing
+            if found[0].kind is ObservationKind.TENSOR_CHANGED and (moving := explain_moves(bench)):
+                return moving
             return traced_back(found, explain_numbers(bench), later.draws)
     return explain_moves(bench)
 

@@ -10,7 +10,7 @@ import functools
 import types
 from collections import deque
 from collections.abc import Iterator, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -23,12 +23,21 @@ ATOMS = (
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A place in a state and what it held. ``keys`` leads to it from ``root``, whatever stands on the way by then."""
+    """A place in a state and what it held. ``keys`` leads to it from ``root``, whatever stands on the way by then.
+
+    ``address`` is where a tensor's memory began: the same tensor may be given other memory (``x.data = y``).
+    """
 
     name: str
     root: object
     keys: tuple[object, ...]
     value: object
+    address: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        """Note the address, which the tensor itself may change."""
+        if isinstance(self.value, torch.Tensor):
+            object.__setattr__(self, "address", address_of(self.value))
 
     def current(self) -> object:
         """What the slot holds now; ``None`` where it is gone."""
@@ -40,6 +49,8 @@ class Slot:
     def has_changed(self) -> bool:
         """Whether the slot holds another tensor, or a number that is not equal."""
         now = self.current()
+        if isinstance(now, torch.Tensor) and now is self.value:
+            return address_of(now) != self.address
         return now is not self.value and (isinstance(self.value, torch.Tensor) or now != self.value)
 
 
@@ -54,6 +65,14 @@ class Home:
     def name(self) -> str:
         """``state.cache.keys[0]``."""
         return self.slot.name
+
+
+def address_of(tensor: torch.Tensor) -> int:
+    """Where a tensor's memory begins; 0 for one that has none."""
+    try:
+        return tensor.data_ptr()
+    except RuntimeError:
+        return 0
 
 
 LENGTH = object()
@@ -79,11 +98,9 @@ def read(owner: object, key: object) -> object:
 
 def homes(state: object, name: str = "state") -> list[Home]:
     """Every slot under ``state`` that holds a tensor, in the order of the walk; a state may be one itself."""
-    alone = [Home(Slot(name, state, (), state), state)] if isinstance(state, torch.Tensor) else []
-    return alone + [
-        Home(Slot(label, state, keys, value), value)
-        for label, keys, value in walk(state, name)
-        if isinstance(value, torch.Tensor)
+    found = [(name, (), state), *walk(state, name)]
+    return [
+        Home(Slot(label, state, keys, value), value) for label, keys, value in found if isinstance(value, torch.Tensor)
     ]
 
 

@@ -6,6 +6,7 @@ since line tracing is slow.
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -109,7 +110,7 @@ class LineLog:
 def is_draw(function: object) -> bool:
     """Whether a built-in draws a random number or tells the time."""
     owner = getattr(function, "__self__", None)
-    if isinstance(owner, random.Random) or getattr(owner, "__name__", "") == "time":
+    if function is os.urandom or isinstance(owner, random.Random) or getattr(owner, "__name__", "") == "time":
         return True
     return type(owner).__module__.startswith("numpy.random")
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from capturelint.runtime.homes import address_of
 from capturelint.runtime.observations import Spot
 from capturelint.runtime.project import Project
 
@@ -55,17 +56,47 @@ class Call:
         return self.name.split(".")[1] if self.name.count(".") else self.name
 
 
-class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A mode that sees every ATen call made while it is entered, for the lines of a project."""
-
-    def __init__(self, project: Project) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.project = project
+class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A mode that sees every ATen call made while it is entered."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         """Spare the worker the import of the compiler (2.6 s), which never sees this mode."""
         return False
+
+
+class Watch(Mode):  # type: ignore[no-untyped-call]
+    """A mode that looks for the lines of a project."""
+
+    def __init__(self, project: Project) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.project = project
+
+
+class Writes(Mode):  # type: ignore[no-untyped-call]
+    """Keeps a tensor of each storage that is written in place, but for those that were made meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.written: dict[int, torch.Tensor] = {}
+        self.made: set[int] = set()
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        """Note what the call writes, run it, and note what it made."""
+        kwargs = kwargs or {}
+        given = {key_of(tensor) for tensor in each_tensor((args, kwargs))}
+        for tensor in written_by(func, args, kwargs):
+            if key_of(tensor) not in self.made:
+                self.written.setdefault(key_of(tensor), tensor)
+        result = func(*args, **kwargs)
+        self.made |= {key_of(tensor) for tensor in each_tensor(result)} - given - self.written.keys()
+        return result
 
 
 class Recorder(Watch):  # type: ignore[no-untyped-call]
@@ -207,10 +238,7 @@ def describe(
 def argument(tensor: torch.Tensor) -> Argument:
     """A tensor as a graph sees it."""
     on_host = tensor.device.type == "cpu"
-    try:
-        address = tensor.data_ptr()
-    except RuntimeError:  # a tensor without storage
-        address = 0
+    address = address_of(tensor)
     return Argument(
         tuple(tensor.shape),
         str(tensor.dtype).removeprefix("torch."),
