@@ -32,7 +32,11 @@ def blamed(result, bucket=2):
 
 def test_a_clean_step_passes_every_probe(tmp_path):
     found = results(tmp_path, CLEAN, 4, 1)
-    assert [said.split(",")[0].removesuffix(" (by torch too)") for said in found[4].probes] == [*ALONE, "padding ignored", *TOGETHER]
+    assert [said.split(",")[0].removesuffix(" (by torch too)") for said in found[4].probes] == [
+        *ALONE,
+        "padding ignored",
+        *TOGETHER,
+    ]
     assert [said.split(",")[0].removesuffix(" (by torch too)") for said in found[1].probes] == [*ALONE, *TOGETHER]
 
 
