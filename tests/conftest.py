@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 import tempfile
 
 import pytest
@@ -19,6 +20,19 @@ def browser_path() -> str | None:
     return next((path for name in BROWSERS if (path := shutil.which(name))), None)
 
 
+def neovim_path() -> str | None:
+    """A Neovim that has ``vim.lsp.config`` (0.11 and later), which the guide uses."""
+    path = shutil.which("nvim")
+    if path is None:
+        return None
+    asked = [path, "--headless", "--clean", "+lua io.write(vim.fn.has('nvim-0.11'))", "+qa!"]
+    return path if subprocess.run(asked, capture_output=True, text=True, check=False).stdout == "1" else None
+
+
+LACKING = {"browser": browser_path, "editor": neovim_path}
+"""Markers of tests that need a program of the system, each with what finds it."""
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Give the session a cache directory of its own, which also the processes that tests start will use."""
     directory = tempfile.mkdtemp(prefix="capturelint-tests-")
@@ -27,10 +41,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect what needs a browser where there is none."""
-    if browser_path() is not None:
-        return
-    without = [item for item in items if item.get_closest_marker("browser")]
+    """Deselect what needs a program that is not there."""
+    asked = {name for name in LACKING for item in items if item.get_closest_marker(name)}
+    absent = {name for name in asked if LACKING[name]() is None}
+    without = [item for item in items if any(item.get_closest_marker(name) for name in absent)]
     if without:
         config.hook.pytest_deselected(items=without)
         items[:] = [item for item in items if item not in without]
