@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import threading
+import weakref
 
 import pytest
 import torch
@@ -313,3 +314,40 @@ def test_memory_may_be_dropped_by_the_collector_in_another_thread():
         thread.join()
     graph.replay()
     assert [out[0].item() for out in outs] == [1.0 + number for number in range(200)]
+
+
+def test_a_dropped_graph_gives_its_memory_back_without_the_collector():
+    x = torch.ones(64, device="cuda")
+    graph, out = captured(lambda: ((x + 1) * 2).sum())
+    graph.replay()
+    segment = weakref.ref(graph.recording.pool.segments[0].content)
+    gc.disable()
+    try:
+        del graph, out
+        assert segment() is None
+    finally:
+        gc.enable()
+
+
+def test_a_view_that_is_turned_in_place_is_turned_once_for_all_replays():
+    x = torch.arange(6.0, device="cuda").reshape(2, 3)
+
+    def step():
+        turned = x + 1
+        turned.t_()
+        return turned * 1
+
+    graph, out = captured(step)
+    for _ in range(3):
+        graph.replay()
+        assert torch.equal(out, (x + 1).t())
+
+
+def test_an_input_freed_after_a_replay_is_still_found():
+    held = [torch.ones(64, device="cuda")]
+    graph, out = captured(lambda: held[0] + 1)
+    graph.replay()
+    assert out[0].item() == 2.0
+    held.clear()
+    graph.replay()
+    assert out.isnan().all()

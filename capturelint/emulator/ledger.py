@@ -10,28 +10,41 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 
-from capturelint.emulator.memory import ENTRY, HOST, Memory, memory_of, place, poison, untyped_storage, whole
+from capturelint.emulator.memory import ENTRY, HOST, ON_DEVICE, place, poison, untyped_storage
 
 use_count = torch._C._storage_Use_Count
 
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A storage that recordings point at. ``keeper`` keeps it, ``num_held`` counts the recordings' tensors on it."""
+    """A storage that recordings point at.
 
-    keeper: torch.Tensor
-    address: int
-    nbytes: int
+    ``num_recordings`` point at it, with ``num_held`` tensors on it; ``dtype`` is of the first of them.
+    """
+
+    storage: torch.UntypedStorage
+    dtype: torch.dtype
+    num_recordings: int = 0
     num_held: int = 0
     was_free: bool = False
 
+    def tensor(self, dtype: torch.dtype, size: torch.Size, stride: tuple[int, ...], offset: int) -> torch.Tensor:
+        """A recording's tensor on the storage."""
+        self.num_held += 1
+        made = torch.empty(0, dtype=dtype, device=HOST)
+        return made.set_(self.storage, offset, size, stride)
+
+    def content(self) -> torch.Tensor:
+        """All of it."""
+        count = self.storage.nbytes() // self.dtype.itemsize
+        return torch.empty(0, dtype=self.dtype, device=HOST).set_(self.storage, 0, (count,), (1,))
+
     def is_free(self) -> bool:
-        """Whether only recordings, the keeper and the storage's own Python object hold the storage."""
-        return use_count(self.address) <= self.num_held + 1 + references_of_wrapper()
+        """Whether only recordings hold the storage, and the Python object of it that this is."""
+        return use_count(self.storage._cdata) <= self.num_held + 1
 
 
 class Ledger:
@@ -40,33 +53,34 @@ class Ledger:
     def __init__(self, poison_freed: bool) -> None:
         self.poison_freed = poison_freed
         self.entries: dict[int, Entry] = {}
-        self.sizes: dict[int, list[Entry]] = {}
+        self.by_size: dict[int, list[Entry]] | None = None
+        """Built when first asked for."""
 
     def entry(self, tensor: torch.Tensor, storage: torch.UntypedStorage) -> Entry:
-        """The entry of the storage of ``tensor``, with one more of a recording's tensors on it."""
+        """The entry of the storage of ``tensor``, at which one more recording points."""
         entry = self.entries.get(storage._cdata)
         if entry is None:
-            entry = self.entries[storage._cdata] = Entry(tensor.detach(), storage._cdata, storage.nbytes())
+            entry = self.entries[storage._cdata] = Entry(storage, tensor.dtype)
             storage._capturelint_entry = entry  # type: ignore[attr-defined]
-            self.sizes.setdefault(entry.nbytes, []).append(entry)
-        entry.num_held += 1
+            self.by_size = None
+        entry.num_recordings += 1
         return entry
 
     def release(self, entries: Iterable[Entry]) -> None:
-        """Give back tensors of a recording that is dropped, and forget what no other points at."""
+        """A recording is dropped: forget what no other points at."""
         for entry in entries:
-            entry.num_held -= 1
-            if not entry.num_held:
-                del self.entries[entry.address]
-                untyped_storage(entry.keeper)._capturelint_entry = None  # type: ignore[attr-defined]
-                self.sizes[entry.nbytes].remove(entry)
+            entry.num_recordings -= 1
+            if not entry.num_recordings:
+                del self.entries[entry.storage._cdata]
+                entry.storage._capturelint_entry = None  # type: ignore[attr-defined]
+                self.by_size = None
 
     def refresh(self, entries: Iterable[Entry]) -> None:
         """Find out which of ``entries`` the user has freed, and overwrite them."""
         for entry in entries:
             is_free = entry.is_free()
             if is_free and not entry.was_free and self.poison_freed:
-                poison(whole(entry.keeper))
+                poison(entry.content())
             entry.was_free = is_free
 
     def reuse(self, made: torch.Tensor) -> None:
@@ -76,16 +90,20 @@ class Ledger:
         request that is depends on everything else; one of the very same size is the one sure to be served.
         """
         nbytes = untyped_storage(made).nbytes()
-        entries = self.sizes.get(nbytes)
+        if self.by_size is None:
+            self.by_size = {}
+            for entry in self.entries.values():
+                self.by_size.setdefault(entry.storage.nbytes(), []).append(entry)
+        entries = self.by_size.get(nbytes)
         if not entries or not nbytes:
             return
         self.refresh(entries)
         for entry in entries:
-            if entry.was_free and memory_of(entry.keeper) is Memory.DEVICE:
+            if entry.was_free and entry.storage._capturelint_memory is ON_DEVICE:  # type: ignore[attr-defined]
                 values = made.clone()
-                made.set_(untyped_storage(entry.keeper), 0, made.shape, made.stride())
+                made.set_(entry.storage, 0, made.shape, made.stride())
                 made.copy_(values)
-                place(made, Memory.DEVICE)
+                place(made, ON_DEVICE)
                 entry.was_free = False
                 return
 
@@ -94,11 +112,3 @@ def is_freed(storage: torch.UntypedStorage) -> bool:
     """Whether nobody but recordings holds a storage that is asked for by a weak reference."""
     entry: Entry | None = getattr(storage, ENTRY, None)
     return entry is not None and entry.is_free()
-
-
-@cache
-def references_of_wrapper() -> int:
-    """References that a storage's Python object holds on it while unused: 0 or 1, by torch version."""
-    probe = torch.zeros(1, device=HOST)
-    address = untyped_storage(probe)._cdata
-    return int(use_count(address)) - 1

@@ -32,6 +32,10 @@ class Memory(Enum):
     """Scratch space of a composite operation: takes the side of the first tensor that it meets."""
 
 
+# Python 3.11 looks a member up by a call, and these are asked for at every operand.
+ON_HOST, ON_DEVICE, UNCLAIMED = Memory.HOST, Memory.DEVICE, Memory.UNCLAIMED
+
+
 class Storages:
     """The marks' defaults on ``torch.UntypedStorage``, present while a context is open.
 
@@ -94,10 +98,3 @@ def poison(tensor: torch.Tensor) -> None:
     would turn silent errors into crashes.
     """
     tensor.fill_(float("nan") if tensor.dtype.is_floating_point or tensor.dtype.is_complex else 1)
-
-
-def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """Everything that the storage of ``tensor`` holds, in its type."""
-    storage = untyped_storage(tensor)
-    count = storage.nbytes() // tensor.element_size()
-    return torch.empty(0, dtype=tensor.dtype, device=HOST).set_(storage, 0, (count,), (1,))

@@ -8,14 +8,23 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from capturelint.emulator.kernels import EmulationError
-from capturelint.emulator.memory import Memory, has_storage, memory_of, place, tensors_in, untyped_storage
+from capturelint.emulator.memory import (
+    ON_DEVICE,
+    ON_HOST,
+    UNCLAIMED,
+    Memory,
+    has_storage,
+    memory_of,
+    place,
+    tensors_in,
+    untyped_storage,
+)
 from capturelint.emulator.operations import opaque
 
 if TYPE_CHECKING:
     from capturelint.emulator.machine import Machine
     from capturelint.emulator.operations import Operation
 
-CAPTURED = (Memory.DEVICE, Memory.UNCLAIMED)
 HOST = torch.device("cpu")
 TWO_DEVICES = "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
 WRONG_GENERATOR = "Expected a 'cuda' device type for generator but found 'cpu'"
@@ -53,25 +62,25 @@ class EmulatedDevice(TorchDispatchMode):
             if divided is not NotImplemented:
                 return divided
         memory = self.side(operation, args, kwargs)
-        on_device = memory is Memory.DEVICE
+        on_device = memory is ON_DEVICE
         if "device" in kwargs or "pin_memory" in kwargs:
             memory, kwargs, asked = self.destination(operation, memory, kwargs)
         else:
             asked = kwargs
-        if operation.is_random and memory is Memory.DEVICE:
+        if operation.is_random and memory is ON_DEVICE:
             self.check_generator(operation, kwargs)
         recording = machine.recording
         if (
             recording is not None
             and memory is not None
-            and (on_device or memory in CAPTURED)
+            and (on_device or memory is ON_DEVICE or memory is UNCLAIMED)
             and (stream := machine.streams.current) in recording.streams
         ):
             # Reads of unclaimed scratch space are let pass: most are checks that torch makes on a CPU only (quantile).
-            if on_device or memory is Memory.DEVICE:
+            if on_device or memory is ON_DEVICE:
                 recording.admit(operation, args, asked)
             return recording.run(operation, args, kwargs, memory, stream)
-        if operation.is_random and memory is Memory.DEVICE:
+        if operation.is_random and memory is ON_DEVICE:
             result = self.draw(operation, args, kwargs)
         else:
             result = operation.kernel(*args, **kwargs)
@@ -101,9 +110,9 @@ class EmulatedDevice(TorchDispatchMode):
                     memory = untyped_storage(value)._capturelint_memory  # type: ignore[attr-defined]
                 except NotImplementedError:  # sparse
                     memory = memory_of(value)
-                if memory is Memory.DEVICE:
+                if memory is ON_DEVICE:
                     found = True
-                elif memory is Memory.UNCLAIMED:
+                elif memory is UNCLAIMED:
                     unclaimed = [*(unclaimed or ()), value]
                 elif value.dim() != 0:
                     stray = True
@@ -112,24 +121,24 @@ class EmulatedDevice(TorchDispatchMode):
                     if not isinstance(tensor, torch.Tensor):
                         continue
                     memory = memory_of(tensor)
-                    if memory is Memory.DEVICE:
+                    if memory is ON_DEVICE:
                         found = True
-                    elif memory is Memory.UNCLAIMED:
+                    elif memory is UNCLAIMED:
                         unclaimed = [*(unclaimed or ()), tensor]
                     elif tensor.dim() != 0:
                         stray = True
         if not found and stray:
             for tensor in unclaimed or ():
-                place(tensor, Memory.HOST)
+                place(tensor, ON_HOST)
         if not found:
-            return Memory.UNCLAIMED if unclaimed is not None and not stray else None
+            return UNCLAIMED if unclaimed is not None and not stray else None
         for tensor in unclaimed or ():
-            place(tensor, Memory.DEVICE)
+            place(tensor, ON_DEVICE)
             if self.machine.recording is not None:
                 self.machine.recording.claim(tensor)
         if stray:
             self.check_strays(operation, args, kwargs)
-        return Memory.DEVICE
+        return ON_DEVICE
 
     def check_strays(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Raise if a host tensor is where the operation needs a device one."""
@@ -187,7 +196,7 @@ class EmulatedDevice(TorchDispatchMode):
         """Say where what a call allocated lives, and let it take over freed memory if any fits."""
         if isinstance(result, torch.Tensor):
             place(result, memory)
-            if memory is Memory.DEVICE and self.machine.ledger.entries:
+            if memory is ON_DEVICE and self.machine.ledger.entries:
                 self.take_over(result)
         elif isinstance(result, (list, tuple)):
             for item in result:

@@ -117,7 +117,9 @@ def opaque(function: Any, body: Callable[..., Any] | None) -> Operation:
 
 
 def is_view(overload: OpOverload) -> bool:
-    """Whether the result aliases an argument without writing to it."""
+    """Whether it makes or changes a view and writes no memory."""
+    if torch.Tag.inplace_view in overload.tags:
+        return overload._schema.name != "aten::resize_"
     infos = [argument.alias_info for argument in overload._schema.arguments]
     return any(info is not None and not info.is_write for info in infos)
 

@@ -13,13 +13,15 @@ from __future__ import annotations
 import mmap
 import threading
 from bisect import bisect_left, insort
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
+from ctypes import memmove, string_at
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import torch
 
-from capturelint.emulator.memory import Memory
+from capturelint.emulator.memory import ON_DEVICE, poison
+from capturelint.emulator.spots import Spot
 
 HOST = torch.device("cpu")
 storage_at = torch._C._construct_storage_from_data_pointer
@@ -47,8 +49,14 @@ class Segment:
 
     def as_type(self, dtype: torch.dtype) -> torch.Tensor:
         """The whole segment as one tensor of ``dtype``; kept in ``typed``."""
-        found = self.typed[dtype] = self.content.view(dtype)
+        found = self.typed.get(dtype)
+        if found is None:
+            found = self.typed[dtype] = self.content.view(dtype)
         return found
+
+    def tensor(self, dtype: torch.dtype, size: torch.Size, stride: tuple[int, ...], offset: int) -> torch.Tensor:
+        """A graph's tensor in the segment; ``offset`` counts elements from its start."""
+        return self.as_type(dtype).as_strided(size, stride, offset)
 
 
 @dataclass(slots=True, eq=False)
@@ -64,33 +72,36 @@ class Block:
     after: Block | None = None
     is_free: bool = True
 
+    def poison(self, dtype: torch.dtype) -> None:
+        """Overwrite what lies here, of ``dtype``, with what undefined memory reads as."""
+        start = self.address - self.segment.start
+        content = self.segment.content[start : start + self.nbytes]
+        if dtype.is_floating_point or dtype.is_complex:
+            content.fill_(0xFF)  # NaN in each of torch's types
+        else:
+            poison(content.view(dtype))
+
 
 class Allocation:
     """Hangs on the storage that the program holds of a block, and frees the block when that dies."""
 
-    __slots__ = ("block", "nbytes", "owner", "pool")
+    __slots__ = ("block", "owner", "pool")
 
-    def __init__(self, pool: Pool, block: Block, nbytes: int, owner: object) -> None:
+    def __init__(self, pool: Pool, block: Block, owner: object) -> None:
         self.pool = pool
         self.block = block
-        self.nbytes = nbytes
         self.owner = owner
 
     def __del__(self) -> None:
         # The collector may come here from the middle of an allocation.
         self.pool.dropped.append(self.block)
 
-    def view(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What ``tensor``, on this allocation's storage, sees, as a view of the segment."""
-        view = view_of(self.block, tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset())
-        if tensor.is_conj():
-            view = view.conj()
-        return torch._neg_view(view) if tensor.is_neg() else view
-
-    def content(self) -> torch.Tensor:
-        """Its bytes."""
-        offset = self.block.address - self.block.segment.start
-        return self.block.segment.content[offset : offset + self.nbytes]
+    def spot(self, tensor: torch.Tensor) -> Spot:
+        """Where ``tensor``, on this allocation's storage, lies in the segment."""
+        dtype, block = tensor.dtype, self.block
+        segment = block.segment
+        offset = (block.address - segment.start) // dtype.itemsize + tensor.storage_offset()
+        return Spot((segment, dtype, tensor.size(), tensor.stride(), offset))
 
 
 @dataclass(eq=False)
@@ -108,22 +119,27 @@ class Pool:
     dropped: list[Block] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def place(self, made: torch.Tensor, nbytes: int, stream: Hashable, owner: object) -> tuple[Block, torch.Tensor]:
-        """Move a fresh, dense tensor into a block; gives that and the graph's own tensor there.
+    def place(
+        self, made: torch.Tensor, filled: torch.UntypedStorage, stream: Hashable, owner: object
+    ) -> tuple[Block, Spot]:
+        """Move a fresh, dense tensor from its storage into a block; gives that and where the graph's own one will be.
 
         Others that share the tensor's storage stay where they are.
         """
+        nbytes = filled.nbytes()
         with self.lock:
-            self.collect()
+            if self.dropped:
+                self.collect()
             block = self.allocate(nbytes, stream)
-        storage = storage_at(block.address, HOST, nbytes)
-        storage._capturelint_allocation = Allocation(self, block, nbytes, owner)  # type: ignore[attr-defined]
-        storage._capturelint_memory = Memory.DEVICE  # type: ignore[attr-defined]
-        size, stride, offset = made.size(), made.stride(), made.storage_offset()
-        alias = view_of(block, made.dtype, size, stride, offset)
-        alias.copy_(made)
+        address = block.address
+        storage = storage_at(address, HOST, nbytes)
+        storage._capturelint_allocation = Allocation(self, block, owner)  # type: ignore[attr-defined]
+        storage._capturelint_memory = ON_DEVICE  # type: ignore[attr-defined]
+        memmove(address, filled.data_ptr(), nbytes)
+        dtype, size, stride, offset = made.dtype, made.size(), made.stride(), made.storage_offset()
         made.set_(storage, offset, size, stride)
-        return block, alias
+        segment = block.segment
+        return block, Spot((segment, dtype, size, stride, (address - segment.start) // dtype.itemsize + offset))
 
     def allocate(self, nbytes: int, stream: Hashable) -> Block:
         """The free block that fits best, cut to size, or one of a new segment."""
@@ -173,21 +189,15 @@ class Pool:
             while self.deferred:
                 release(self.deferred.pop())
 
-    def contents(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Everything that was ever allocated, and a copy of it."""
-        used = [segment.content[: segment.high] for segment in self.segments if segment.high]
-        return [(content, content.clone()) for content in used]
+    def __del__(self) -> None:
+        # All is free, so each segment is one block that its list names: a cycle, which would keep the memory.
+        self.settle()
+        for free_list in self.free_lists.values():
+            free_list.clear()
 
-
-def view_of(
-    block: Block, dtype: torch.dtype, size: Sequence[int], stride: Sequence[int], offset: int | torch.SymInt
-) -> torch.Tensor:
-    """A tensor over a block. ``offset`` counts elements from its start."""
-    segment = block.segment
-    base = segment.typed.get(dtype)
-    if base is None:
-        base = segment.as_type(dtype)
-    return base.as_strided(size, stride, (block.address - segment.start) // dtype.itemsize + offset)
+    def contents(self) -> list[tuple[Segment, bytes]]:
+        """A copy of everything that was ever allocated, by segment."""
+        return [(segment, string_at(segment.start, segment.high)) for segment in self.segments]
 
 
 def split(block: Block, size: int) -> None:

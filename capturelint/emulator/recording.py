@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from ctypes import memmove, string_at
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,18 @@ import torch
 
 from capturelint.emulator.generators import address_of
 from capturelint.emulator.kernels import Kernel
-from capturelint.emulator.memory import HOST, Memory, has_storage, memory_of, place, poison, tensors_in, untyped_storage
+from capturelint.emulator.memory import (
+    ON_DEVICE,
+    ON_HOST,
+    UNCLAIMED,
+    Memory,
+    has_storage,
+    memory_of,
+    place,
+    poison,
+    tensors_in,
+    untyped_storage,
+)
 from capturelint.emulator.refusal import (
     CAPTURING,
     KINDS,
@@ -30,6 +42,7 @@ from capturelint.emulator.refusal import (
     refusing_row,
 )
 from capturelint.emulator.replay import RecordedCall, replay, undispatched
+from capturelint.emulator.spots import Place, Settler, Spot
 from capturelint.vocabulary import Effect, ObservationKind
 
 if TYPE_CHECKING:
@@ -41,6 +54,8 @@ if TYPE_CHECKING:
     from capturelint.emulator.streams import EmulatedStream
 
 COPY = Kernel(torch.ops.aten.copy_.default, "aten::copy_.default")
+NOTHING: frozenset[int] = frozenset()
+Tensor = torch.Tensor
 NOT_RESIZABLE = "Trying to resize storage that is not resizable"
 
 
@@ -65,11 +80,14 @@ class Recording:
         self.registered = registered
         self.calls: list[RecordedCall] = []
         self.unclaimed: list[tuple[RecordedCall, frozenset[int]]] = []
-        self.held: list[tuple[Entry, torch.Tensor]] = []
+        self.held: dict[int, Entry] = {}
+        self.aliased: list[Entry] = []
+        self.settler: Settler | None = None
         self.froze_values = False
         self.pool_before = pool.contents()
-        self.saved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        self.undefined: list[tuple[Block | None, torch.Tensor]] = []
+        self.saved: dict[int, tuple[torch.UntypedStorage, bytes]] = {}
+        self.undefined: dict[Block, torch.dtype] = {}
+        self.undefined_elsewhere: list[torch.Tensor] = []
         self.states: dict[int, tuple[DeviceGenerator, torch.Tensor]] = {}
         self.refused: CaptureRefused | None = None
 
@@ -111,13 +129,13 @@ class Recording:
             return
         name = call.operation.name
         if Memory.HOST in (source, target):
-            if target is Memory.DEVICE:
+            if target is ON_DEVICE:
                 raise self.refuse(
                     PAGEABLE, ObservationKind.PAGEABLE_COPY, name, "the source is in pageable host memory"
                 )
             raise self.refuse(PAGEABLE, ObservationKind.HOST_READ, name, "values are copied to the host")
         if not call.value("non_blocking"):
-            kind = ObservationKind.SYNCHRONISED if target is Memory.DEVICE else ObservationKind.HOST_READ
+            kind = ObservationKind.SYNCHRONISED if target is ON_DEVICE else ObservationKind.HOST_READ
             raise self.refuse(CAPTURING, kind, name, "a copy without non_blocking=True waits for the stream")
 
     def ends(self, call: Call) -> tuple[Memory, Memory]:
@@ -171,16 +189,17 @@ class Recording:
 
         Calls on scratch space that nobody has claimed are written down once somebody on the device uses it.
         """
-        kernel = operation.kernel
-        for name in operation.writes:
+        kernel, writes = operation.kernel, operation.writes
+        for name in writes:
             for tensor in tensors_in(operation.argument(name, args, kwargs)):
                 self.save(tensor)
         self.froze_values = False
         # A call of Python less for each argument: this is what a capture costs.
+        point_at = self.point_at
         frozen_args = tuple(
             [
-                self.point_at(value)
-                if isinstance(value, torch.Tensor)
+                point_at(value)
+                if isinstance(value, Tensor)
                 else self.freeze(value)
                 if isinstance(value, (list, tuple, dict))
                 else value
@@ -189,16 +208,21 @@ class Recording:
         )
         frozen_kwargs = {name: self.freeze(value) for name, value in kwargs.items()} if kwargs else kwargs
         result = self.draw(operation, args, kwargs) if operation.is_random else kernel(*args, **kwargs)
-        fresh: Sequence[tuple[int, torch.Tensor]] = ()
-        if not (operation.writes and args and result is args[0]):
-            given = tensors_in((args, kwargs)) if self.froze_values or operation.writes else ()
-            passed = frozenset(address_in(tensor) for tensor in given)
-            fresh = self.adopt(result, memory, stream, passed, operation.allocates_undefined)
+        fresh: Sequence[tuple[int, Place]] = ()
+        if not (writes and args and result is args[0]):
+            passed: frozenset[int] = NOTHING
+            if self.froze_values or writes:
+                passed = frozenset(address_in(tensor) for tensor in tensors_in((args, kwargs)))
+            if isinstance(result, Tensor):
+                alias = self.adopt_one(result, memory, stream, passed, operation.allocates_undefined)
+                fresh = () if alias is None else ((0, alias),)
+            else:
+                fresh = self.adopt(result, memory, stream, passed, operation.allocates_undefined)
         if operation.allocates_undefined:
             return result
         recorded = RecordedCall(kernel, frozen_args, frozen_kwargs, fresh, operation.is_random)
-        if memory is Memory.UNCLAIMED:
-            touched = (*tensors_in((args, kwargs)), *(tensor for _, tensor in fresh))
+        if memory is UNCLAIMED:
+            touched = (*tensors_in((args, kwargs)), *tensors_in([tensor for _, tensor in fresh]))
             self.unclaimed.append((recorded, frozenset(address_in(tensor) for tensor in touched)))
         else:
             stream.work += 1
@@ -207,14 +231,11 @@ class Recording:
 
     def adopt(
         self, result: Any, memory: Memory, stream: EmulatedStream, passed: frozenset[int], zeroed: bool
-    ) -> Sequence[tuple[int, torch.Tensor]]:
-        """Give what a call allocated its place: position in the flattened result, and the graph's tensor there.
+    ) -> Sequence[tuple[int, Place]]:
+        """Give what a call allocated its places: position in the flattened result, and where the graph sees it.
 
         ``passed`` are the addresses of storages that were arguments, where their marks do not tell.
         """
-        if isinstance(result, torch.Tensor):
-            alias = self.adopt_one(result, memory, stream, passed, zeroed)
-            return () if alias is None else ((0, alias),)
         found = []
         moved: dict[int, torch.UntypedStorage] = {}
         for position, tensor in enumerate(tensors_in(result)):
@@ -229,7 +250,7 @@ class Recording:
 
     def adopt_one(
         self, tensor: torch.Tensor, memory: Memory, stream: EmulatedStream, passed: frozenset[int], zeroed: bool
-    ) -> torch.Tensor | None:
+    ) -> Place | None:
         """Give one tensor its place; None if the call did not allocate it."""
         try:
             storage = untyped_storage(tensor)
@@ -237,20 +258,22 @@ class Recording:
             place(tensor, memory)
             return None
         # What a call allocated carries no mark yet.
-        if storage._capturelint_memory is not Memory.HOST or storage._cdata in passed:  # type: ignore[attr-defined]
+        if storage._capturelint_memory is not ON_HOST or storage._cdata in passed:  # type: ignore[attr-defined]
             return None
-        nbytes = storage.nbytes()
-        block = None
         if zeroed:
             tensor.zero_()  # fresh device memory reads as zeros more often than not
-        if memory is Memory.DEVICE and nbytes and not (tensor.is_nested or tensor.is_quantized):
-            block, alias = self.pool.place(tensor, nbytes, stream, self.owner)
-        else:
-            storage._capturelint_owner = self.owner  # type: ignore[attr-defined]
-            storage._capturelint_memory = memory  # type: ignore[attr-defined]
-            alias = tensor.detach()
-        if not zeroed and memory is not Memory.UNCLAIMED:
-            self.undefined.append((block, alias))
+        if memory is ON_DEVICE and storage.nbytes() and not (tensor.is_nested or tensor.is_quantized):
+            block, spot = self.pool.place(tensor, storage, stream, self.owner)
+            if zeroed:
+                self.undefined.pop(block, None)
+            else:
+                self.undefined[block] = spot[1]
+            return spot
+        storage._capturelint_owner = self.owner  # type: ignore[attr-defined]
+        storage._capturelint_memory = memory  # type: ignore[attr-defined]
+        alias = tensor.detach()
+        if not zeroed and memory is not UNCLAIMED:
+            self.undefined_elsewhere.append(alias)
         return alias
 
     def claim(self, tensor: torch.Tensor) -> None:
@@ -266,7 +289,7 @@ class Recording:
         self.unclaimed = left[::-1]
         for recorded in reversed(taken):
             self.calls.append(recorded)
-            self.undefined += [(None, tensor) for _, tensor in recorded.results]
+            self.undefined_elsewhere += tensors_in([tensor for _, tensor in recorded.results])
 
     def freeze(self, value: Any) -> Any:
         """``value`` with its tensors replaced by the graph's own: what becomes of the objects does not matter."""
@@ -280,37 +303,61 @@ class Recording:
             return {key: self.freeze(item) for key, item in value.items()}
         return value
 
-    def point_at(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor over the same memory that does not count as the program's."""
+    def point_at(self, tensor: torch.Tensor) -> Place:
+        """Where the same memory is seen by a tensor that does not count as the program's."""
         try:
             storage = untyped_storage(tensor)
         except NotImplementedError:  # sparse
             return tensor
+        if tensor.is_nested or tensor.is_neg() or tensor.is_conj():
+            return self.alias(tensor, storage)
+        allocation: Allocation | None = storage._capturelint_allocation  # type: ignore[attr-defined]
+        if allocation is not None:
+            return allocation.spot(tensor)
+        if storage._capturelint_memory is ON_HOST:  # type: ignore[attr-defined]
+            return self.frozen(tensor)
+        if storage._capturelint_owner is self.owner:  # type: ignore[attr-defined]
+            return tensor.detach()
+        entry = self.held.get(storage._cdata) or self.hold(tensor, storage)
+        return Spot((entry, tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset()))
+
+    def hold(self, tensor: torch.Tensor, storage: torch.UntypedStorage) -> Entry:
+        """Point at memory from before the capture."""
+        entry = self.held[storage._cdata] = self.machine.ledger.entry(tensor, storage)
+        return entry
+
+    def alias(self, tensor: torch.Tensor, storage: torch.UntypedStorage) -> torch.Tensor:
+        """The graph's own for a tensor that is more than a type and a place: nested, conjugated or negated."""
+        if storage._capturelint_memory is ON_HOST:  # type: ignore[attr-defined]
+            return self.frozen(tensor)
+        if storage._capturelint_owner is self.owner:  # type: ignore[attr-defined]
+            return tensor.detach()
         allocation: Allocation | None = storage._capturelint_allocation  # type: ignore[attr-defined]
         if allocation is not None and not tensor.is_nested:
-            return allocation.view(tensor)
-        if storage._capturelint_memory is Memory.HOST:  # type: ignore[attr-defined]
-            # A host scalar becomes a launch argument: its value is frozen, not its address.
-            self.froze_values = True
-            return tensor.detach().clone()
-        alias = tensor.detach()
-        if storage._capturelint_owner is not self.owner:  # type: ignore[attr-defined]
-            self.held.append((self.machine.ledger.entry(tensor, storage), alias))
-        return alias
+            made = allocation.spot(tensor).tensor()
+        else:
+            entry = self.held.get(storage._cdata) or self.hold(tensor, storage)
+            entry.num_held += 1
+            self.aliased.append(entry)
+            return tensor.detach()
+        if tensor.is_conj():
+            made = made.conj()
+        return torch._neg_view(made) if tensor.is_neg() else made
+
+    def frozen(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A host scalar becomes a launch argument: its value is frozen, not its address."""
+        self.froze_values = True
+        return tensor.detach().clone()
 
     def save(self, tensor: torch.Tensor) -> None:
         """Save memory from before the capture, whole, when it is first written."""
         storage = untyped_storage(tensor)
+        allocation: Allocation | None = storage._capturelint_allocation  # type: ignore[attr-defined]
+        if allocation is not None and (allocation.owner is self.owner or allocation.pool is self.pool):
+            return
         if storage._cdata in self.saved or storage._capturelint_owner is self.owner:  # type: ignore[attr-defined]
             return
-        allocation: Allocation | None = storage._capturelint_allocation  # type: ignore[attr-defined]
-        if allocation is None:
-            flat = torch.empty(0, dtype=torch.uint8, device=HOST).set_(storage, 0, (storage.nbytes(),), (1,))
-        elif allocation.owner is self.owner or allocation.pool is self.pool:
-            return
-        else:
-            flat = allocation.content()
-        self.saved[storage._cdata] = (flat, flat.clone())
+        self.saved[storage._cdata] = (storage, string_at(storage.data_ptr(), storage.nbytes()))
 
     def draw(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a random call on copies of the generators' states."""
@@ -341,13 +388,18 @@ class Recording:
         """Restore memory and generators, and leave what the capture allocated undefined."""
         self.pool.settle()
         with undispatched():
-            for block, tensor in self.undefined:
+            for block, dtype in self.undefined.items():
                 # Nobody can see what was freed again.
-                if block is None or not block.is_free:
-                    poison(tensor)
-            for flat, content in (*self.pool_before, *self.saved.values()):
-                flat.copy_(content)
+                if not block.is_free:
+                    block.poison(dtype)
+            for tensor in self.undefined_elsewhere:
+                poison(tensor)
+        for segment, content in self.pool_before:
+            memmove(segment.start, content, len(content))
+        for storage, content in self.saved.values():
+            memmove(storage.data_ptr(), content, len(content))
         self.undefined.clear()
+        self.undefined_elsewhere.clear()
         self.pool_before.clear()
         self.saved.clear()
         for generator, state in self.states.values():
@@ -367,15 +419,27 @@ class Recording:
 
     def dead_inputs(self) -> set[Entry]:
         """Memory from before the capture that the user has freed."""
-        return {entry for entry, _ in self.held if entry.is_free()}
+        return {entry for entry in self.held.values() if entry.is_free()}
 
     def replay(self) -> None:
         """Run the calls again."""
+        if self.settler is None:
+            self.settle()
         replay(self.calls, self.machine.generators)
+
+    def settle(self) -> None:
+        """Make the tensors that the calls name."""
+        self.settler = Settler()
+        with undispatched():
+            self.calls = [self.settler.call(call) for call in self.calls]
 
     def release(self) -> None:
         """Drop what the recording holds."""
-        self.machine.ledger.release(entry for entry, _ in self.held)
+        for entry in (*self.aliased, *(self.settler.entries() if self.settler is not None else ())):
+            entry.num_held -= 1
+        self.aliased.clear()
+        self.settler = None
+        self.machine.ledger.release(self.held.values())
         self.held.clear()
         self.calls.clear()
         self.unclaimed.clear()

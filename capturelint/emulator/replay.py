@@ -15,12 +15,15 @@ from capturelint.emulator.memory import tensors_in
 
 
 class RecordedCall(NamedTuple):
-    """One call to run again. ``results`` are (position in the flattened result, where it belongs)."""
+    """One call to run again. ``results`` are (position in the flattened result, where it belongs).
+
+    Until the first replay a ``Spot`` stands for each of the graph's tensors.
+    """
 
     kernel: Kernel
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    results: Sequence[tuple[int, torch.Tensor]]
+    results: Sequence[tuple[int, Any]]
     is_random: bool
 
 
