@@ -1,4 +1,4 @@
-"""Sources without an entry -> what could be named as one: a module that nothing else builds, by its ``forward``.
+"""Sources without an entry -> what could be named as one: a module that is no part of another, by its ``forward``.
 
 Only asked where nothing was found, so that a first run ends with a command that finds something and not with a riddle.
 """
@@ -23,16 +23,24 @@ METHODS = ("decode", "step", "forward")
 
 
 def candidates(files: Sequence[Path]) -> tuple[str, ...]:
-    """``--entry`` values to try, at most three; those of classes that no file builds come first."""
-    found: list[tuple[str, str]] = []
-    built: set[str] = set()
+    """``--entry`` values to try, at most three: what no class builds first, then what a whole model is called."""
+    found: list[tuple[ast.ClassDef, str]] = []
+    parts: set[str] = set()
     for path in files[:MAX_FILES]:
         tree = parsed(path)
-        built |= {name for node in ast.walk(tree) if isinstance(node, ast.Call) and (name := called(node))}
-        for name, method in methods(tree):
-            found.append((name, f"{relative(path)}:{name}.{method}"))
-    ordered = sorted(found, key=lambda each: each[0] in built)
-    return tuple(spec for _, spec in ordered[:MAX_SHOWN])
+        parts |= {name for node in tree.body if isinstance(node, ast.ClassDef) for name in built_by(node)}
+        found += [(node, f"{relative(path)}:{node.name}.{method}") for node, method in methods(tree)]
+
+    def rank(each: tuple[ast.ClassDef, str]) -> tuple[bool, bool, bool]:
+        node, _ = each
+        return node.name in parts, not looks_whole(node.name), not keeps_a_cache(node)
+
+    return tuple(spec for _, spec in sorted(found, key=rank)[:MAX_SHOWN])
+
+
+def built_by(node: ast.ClassDef) -> set[str]:
+    """The last names of what a class calls, its own left out."""
+    return {called(each) for each in ast.walk(node) if isinstance(each, ast.Call)} - {node.name}
 
 
 def parsed(path: Path) -> ast.Module:
@@ -52,14 +60,14 @@ def called(call: ast.Call) -> str:
             return ""
 
 
-def methods(tree: ast.Module) -> Iterator[tuple[str, str]]:
+def methods(tree: ast.Module) -> Iterator[tuple[ast.ClassDef, str]]:
     """Classes that derive from a module, each with the method that decode would go through."""
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and any("Module" in ast.unparse(base) for base in node.bases):
             defined = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
             method = next((name for name in METHODS if name in defined), None)
-            if method is not None and (looks_whole(node.name) or keeps_a_cache(node)):
-                yield node.name, method
+            if method is not None:
+                yield node, method
 
 
 def looks_whole(name: str) -> bool:
