@@ -41,7 +41,6 @@ def test_the_module_that_is_no_part_is_proposed_first(tmp_path):
     assert hint in check(tmp_path)
 
 
-
 def test_a_model_of_any_name_is_proposed_before_its_parts(tmp_path):
     chat = MODEL.replace("class Model", "class Chat").replace("k_cache", "past") + "\n\nmodel = Chat()\n"
     (tmp_path / "serve.py").write_text(chat)
