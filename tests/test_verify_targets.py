@@ -51,6 +51,17 @@ def test_a_clean_target_is_ok_at_every_batch(tmp_path):
     assert isinstance(sent[-1], Done)
 
 
+def test_inputs_that_draw_without_a_seed_are_the_same_whenever_a_step_is_asked_for(tmp_path):
+    source = CLEAN.replace("generator=g", "generator=None")
+    *_, result = [each for each in messages_of(plan(write_target(tmp_path, source))) if isinstance(each, BucketResult)]
+    assert (result.verdict, result.max_error) == (Verdict.OK, 0.0)
+
+
+def test_inputs_that_no_seed_repeats_are_told_by_name(tmp_path):
+    source = CLEAN.replace(".manual_seed(step)", "; g.seed()")
+    assert "inputs gives other values for `x`" in error_of(tmp_path, source)
+
+
 def test_emulated_times_are_absent(tmp_path):
     sent = messages_of(plan(write_target(tmp_path, CLEAN)))
     *_, result = [each for each in sent if isinstance(each, BucketResult)]

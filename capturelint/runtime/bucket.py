@@ -14,7 +14,7 @@ from capturelint.errors import TargetError
 from capturelint.runtime.capture import Captured, Pool, capture
 from capturelint.runtime.channel import Channel
 from capturelint.runtime.compare import argmax_flips, argmax_margin, compare, has_nan, step_error, tolerance
-from capturelint.runtime.eager import Run, run_eager
+from capturelint.runtime.eager import Run, check_inputs, run_eager
 from capturelint.runtime.explain import Bench, explain
 from capturelint.runtime.forks import Forks
 from capturelint.runtime.observations import BucketResult, Observation
@@ -156,6 +156,7 @@ def make_reference(session: Session, bucket: int) -> Reference:
     """Two eager runs. Raises ``TargetError`` where they leave nothing to compare a replay with."""
     plan = session.plan
     run = run_eager(session.target, session.fresh(bucket), bucket, range(plan.steps), session.channel)
+    check_inputs(session.target, bucket, plan.warm_up)
     for step, outputs in enumerate(run.outputs):
         if has_nan(outputs):
             raise TargetError(f"step returns NaN without any capture, in step {step} at batch {bucket}")

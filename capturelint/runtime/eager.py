@@ -35,6 +35,20 @@ def make_inputs(target: Target, bucket: int, step: int) -> Inputs:
     return made
 
 
+def check_inputs(target: Target, bucket: int, step: int) -> None:
+    """Raise ``TargetError`` where asking for a step's inputs again gives others: nothing could be compared then."""
+    first, again = make_inputs(target, bucket, step), make_inputs(target, bucket, step)
+    for name, value in first.items():
+        other = again.get(name)
+        if not isinstance(value, torch.Tensor) or not isinstance(other, torch.Tensor) or value.shape != other.shape:
+            continue
+        if not torch.equal(torch.nan_to_num(value), torch.nan_to_num(other)):
+            raise TargetError(
+                f"inputs gives other values for `{name}` when it is asked for step {step} again; seed what it draws "
+                "from by `step`, so that eager and replay get the same"
+            )
+
+
 def run_eager(target: Target, state: object, bucket: int, steps: range, channel: Channel) -> Run:
     """Run ``steps`` on ``state`` and keep what they return.
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import copy
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -50,6 +51,20 @@ class RandomState:
         torch.set_rng_state(self.cpu)
         if self.cuda is not None:
             torch.cuda.set_rng_state(self.cuda)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Generators that start from ``seed`` inside and go on outside as if nothing had been drawn."""
+    before = RandomState.now()
+    random.seed(seed)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(seed)
+    torch.manual_seed(seed)
+    try:
+        yield
+    finally:
+        before.restore()
 
 
 @dataclass(frozen=True, slots=True)

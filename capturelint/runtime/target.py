@@ -16,8 +16,11 @@ from types import ModuleType
 
 from capturelint.errors import TargetError
 from capturelint.runtime.project import project_roots
+from capturelint.runtime.states import seeded
 
 Inputs = Mapping[str, object]
+MAX_STEPS = 100_003
+"""Steps beyond this one may draw the inputs of another batch size, which does no harm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,17 @@ def plain_target(module: ModuleType, path: Path) -> Target:
             f"{path}: no {' and no '.join(f'`{name}`' for name in missing)}; a target defines build(device), "
             f"inputs(batch, step, device) and step(state, **inputs) (found {defined})"
         )
-    return Target(module.build, module.inputs, module.step, project_roots(path))
+    return Target(module.build, repeatable(module.inputs), module.step, project_roots(path))
+
+
+def repeatable(inputs: Callable[[int, int, str], Inputs]) -> Callable[[int, int, str], Inputs]:
+    """``inputs`` that draws the same values for the same step, however often and in whatever order it is asked."""
+
+    def drawn(batch: int, step: int, device: str) -> Inputs:
+        with seeded(batch * MAX_STEPS + step):
+            return inputs(batch, step, device)
+
+    return drawn
 
 
 def pick(path: Path, name: str) -> Callable[[str], object]:
