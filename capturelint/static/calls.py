@@ -216,7 +216,7 @@ def leave(vm: Interpreter, call: object, alive: bool) -> Value:
         values.append(NONE)
     vm.heap.merge(states)
     if call.yields:
-        return Sequence(None, union(call.yields))
+        return new_iterator(vm, union(call.yields))
     return union(values) if values else UNKNOWN
 
 
@@ -305,6 +305,15 @@ def nested_function(vm: Interpreter, node: FunctionNode, scope: Scope) -> Value:
     """A function defined inside a function."""
     function = Function(FunctionDef(node, scope.module, scope.owner), scope.module, None, scope)
     return decorated(vm, function, node, scope)
+
+
+ITERATOR = "#iterator"
+"""The class of what has a place of its own in what it gives: generators, ``itertools``, ``iter(x)``."""
+
+
+def new_iterator(vm: Interpreter, element: Value) -> Ref:
+    """An iterator that gives such items."""
+    return vm.heap.new(Object(Sort.INSTANCE, ITERATOR, element=element))
 
 
 CALLED: dict[type[Value], Callable[..., Value]] = {

@@ -238,6 +238,11 @@ def chained(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: 
     return Sequence(None, union([vm.element(arg) for arg in args]))
 
 
+def iterated(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
+    """``itertools.cycle(items)`` and its like: an iterator over the items of another one."""
+    return calls.new_iterator(vm, vm.element(args[0]) if args else UNKNOWN)
+
+
 def operator_call(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
     """``operator.add(a, b)`` and its like: arithmetic."""
     if torch_calls.tensors_in(args):
@@ -339,7 +344,12 @@ SPECIAL: dict[str, Callable[[Interpreter, list[Value], dict[str, Value], ast.AST
     "torch.iinfo": lambda vm, args, kwargs, node: vm.heap.new(Object(Sort.INSTANCE, "torch.finfo")),
     "torch.manual_seed": lambda vm, args, kwargs, node: UNKNOWN,
     "torch.Size": identity,
-    "itertools.count": lambda vm, args, kwargs, node: vm.heap.new(Object(Sort.INSTANCE, "itertools.count")),
+    "itertools.count": lambda vm, args, kwargs, node: calls.new_iterator(vm, Number()),
+    **{f"itertools.{name}": iterated for name in ("cycle", "islice", "accumulate")},
+    **{
+        f"itertools.{name}": lambda vm, args, kwargs, node: python_calls.filtered(vm, args, kwargs, node, None)
+        for name in ("takewhile", "dropwhile", "filterfalse")
+    },
 }
 
 

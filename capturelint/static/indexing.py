@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, TypeGuard
 
 from capturelint.static import attributes, results, torch_calls
-from capturelint.static.homes import Object, Sort
+from capturelint.static.homes import Object, Sort, tensors_of
 from capturelint.static.index import ClassDef
 from capturelint.static.values import (
     NONE,
@@ -124,7 +124,7 @@ def object_item(vm: Interpreter, owner: Ref, index: Value, node: ast.Subscript) 
     if (named := known_items(vm, owner, index)) is not None:
         return named
     inner = attributes.values_of(vm, owner)
-    if any(tensor_in(value) is not None for value in inner):
+    if any(computes(vm, option) for value in inner for option in options(value)):
         torch_calls.report_varying(vm, index, node, "index")
     if vm.driver is not None:
         vm.driver.on_lookup(vm, inner, node, node.value)
@@ -151,6 +151,16 @@ def known_items(vm: Interpreter, owner: Ref, index: Value) -> Value | None:
     keys = [key for key in map(constant, options(index)) if isinstance(key, (str, int))]
     held = [key for key in keys if key in vm.heap[owner].slots] if vm.heap[owner].sort is Sort.DICT else []
     return union([attributes.read_slot(vm, owner, key) or UNKNOWN for key in held]) if held else None
+
+
+def computes(vm: Interpreter, item: Value) -> bool:
+    """A tensor, a module, or what holds tensors: which of several is taken decides what the graph records."""
+    found = vm.heap.get(item) if isinstance(item, Ref) else None
+    if found is None:
+        return isinstance(item, Tensor)
+    if isinstance(found.cls, ClassDef):
+        return attributes.is_module(vm, found.cls) or bool(tensors_of(vm.heap, item))
+    return str(found.cls).startswith("torch.nn.") or bool(tensors_of(vm.heap, item))
 
 
 def has_items(found: Object) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from capturelint.static import attributes, cuda_calls
+from capturelint.static import attributes, calls, cuda_calls
 from capturelint.static.homes import Object, Sort
 from capturelint.static.index import ClassDef
 from capturelint.static.values import (
@@ -20,7 +20,6 @@ from capturelint.static.values import (
     Partial,
     Ref,
     Scope,
-    Sequence,
     Value,
     constant,
     options,
@@ -78,8 +77,8 @@ def enter_value(vm: Interpreter, value: Value, node: ast.AST) -> tuple[Value, Va
         entered = vm.call(attributes.bound(vm, value, *method, node), [], {}, node)
         leaving = attributes.find_method(vm, found.cls, "__exit__")
         return entered, attributes.bound(vm, value, *leaving, node) if leaving is not None else None
-    if isinstance(value, Sequence) and value.items is None:
-        return value.element, None  # a generator under contextmanager: what it yields
+    if found is not None and found.cls == calls.ITERATOR and found.element is not None:
+        return found.element, None  # a generator under contextmanager: what it yields
     return value, None
 
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from capturelint.static import attributes, classes, host_calls, protocols, results, torch_calls
+from capturelint.static import attributes, calls, classes, host_calls, protocols, results, torch_calls
 from capturelint.static.homes import LENGTH, Object, Sort, as_slots
 from capturelint.static.index import ClassDef
 from capturelint.static.values import (
@@ -305,14 +305,20 @@ def mapped(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: a
 
 
 def filtered(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None) -> Value:
-    """``filter(f, xs)``."""
-    return Sequence(None, vm.element(args[1])) if len(args) > 1 else UNKNOWN
+    """``filter(f, xs)``, ``itertools.takewhile(f, xs)``: what the predicate says of each item is tested."""
+    if len(args) < 2:
+        return UNKNOWN
+    element = vm.element(args[1])
+    answer = element if args[0] == NONE else vm.call(args[0], [element], {}, node)
+    if isinstance(node, ast.expr):
+        vm.truth(answer, node, "filter", report_step=False)
+    return calls.new_iterator(vm, element)
 
 
 def make_tuple(
     vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None
 ) -> Value:
-    """``tuple(x)``, ``reversed(x)``, ``iter(x)``."""
+    """``tuple(x)``, ``reversed(x)``."""
     if not args:
         return Sequence(())
     items = vm.items(args[0])
@@ -321,18 +327,39 @@ def make_tuple(
     return Sequence(tuple(items)) if items is not None else Sequence(None, vm.element(args[0]))
 
 
+def make_iterator(
+    vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None
+) -> Value:
+    """``iter(x)``."""
+    known = isinstance(args[0], Ref) and (held := vm.heap.get(args[0])) is not None and held.cls == calls.ITERATOR
+    return args[0] if known else calls.new_iterator(vm, vm.element(args[0]))
+
+
 def first_item(
     vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None
 ) -> Value:
     """``next(x)``, ``next(x, default)``."""
     if vm.driver is not None and len(args) == 1 and isinstance(node, ast.Call) and scope is not None:
         look_up(vm, node.args[0], scope, node)
-    iterator = args[0] if args and isinstance(args[0], Ref) else None
-    found = vm.heap.get(iterator) if iterator is not None else None
-    if iterator is not None and found is not None and found.cls == "itertools.count" and vm.heap.persistent(iterator):
-        return Number(Varies.PER_STEP, frozenset({Home(iterator.oid, "count")}))
     element = vm.element(args[0]) if args else UNKNOWN
+    if args and isinstance(args[0], Ref) and differs_per_step(vm, args[0], element):
+        return Number(Varies.PER_STEP, frozenset({Home(args[0].oid, "place")}))
     return join(element, args[1]) if len(args) > 1 else element
+
+
+def differs_per_step(vm: Interpreter, iterator: Ref, element: Value) -> bool:
+    """Host numbers taken from an iterator that outlives the step: the next step takes the next one."""
+    found = vm.heap.get(iterator)
+    numbers = is_number(element) or all(isinstance(option, (Const, Number)) for option in options(element))
+    steady = isinstance(element, Const)
+    return bool(
+        found is not None
+        and found.cls == calls.ITERATOR
+        and vm.recording
+        and vm.heap.persistent(iterator)
+        and numbers
+        and not steady
+    )
 
 
 def look_up(vm: Interpreter, search: ast.expr, scope: Scope, node: ast.AST) -> None:
@@ -466,7 +493,7 @@ HANDLERS: dict[str, Handler] = {
     "filter": filtered,
     "tuple": make_tuple,
     "reversed": make_tuple,
-    "iter": make_tuple,
+    "iter": make_iterator,
     "next": first_item,
     "isinstance": check_instance,
     "getattr": get_attribute,

@@ -15,7 +15,7 @@ from capturelint.static import classes
 from capturelint.static.driver import Driver, Facts, finish_step
 from capturelint.static.events import Event
 from capturelint.static.facts import CallFact, SlotFact, Watch, describe, slot_facts
-from capturelint.static.homes import LENGTH, Sort, Step
+from capturelint.static.homes import LENGTH, Objects, Sort, Step
 from capturelint.static.index import ClassDef, FunctionDef, Index, Module
 from capturelint.static.interpret import FUEL, GUESSED_FUEL, Interpreter
 from capturelint.static.regions import CACHE_WORDS, Entry, EntryKind
@@ -33,6 +33,7 @@ from capturelint.static.values import (
     Number,
     Ref,
     Scope,
+    Sequence,
     Tensor,
     Union,
     Value,
@@ -43,6 +44,8 @@ from capturelint.static.values import (
 from capturelint.vocabulary import Confidence, Phase, Varies
 
 MAX_RUNS = 4
+MAX_RECORDS = 3
+"""Records within records whose replacement is followed."""
 COUNTERS = frozenset(
     [
         "start_pos",
@@ -159,7 +162,7 @@ def run_steps(stage: Stage, entry: Entry, prepare: object) -> Outcome:
         vm.noted.clear()
         vm.log.clear()
         vm.phase = Phase.WARM_UP if run == 0 else Phase.RECORDED
-        before, known = host_slots(vm), set(vm.heap.per_step)
+        before, known = vm.heap.snapshot(), set(vm.heap.per_step)
         vm.fuel = max(vm.fuel, 1)
         vm.call(prepared.function, list(prepared.args), dict(prepared.kwargs), prepared.node)
         if not vm.recording:
@@ -174,33 +177,51 @@ def run_steps(stage: Stage, entry: Entry, prepare: object) -> Outcome:
     return outcome
 
 
-def host_slots(vm: Interpreter) -> dict[Home, Value]:
-    """Every host number and flag in a slot, and every ``None``."""
-    return {
-        Home(oid, key): value
-        for oid, found in vm.heap.objects.items()
-        for key, value in found.slots.items()
-        if isinstance(value, (Const, Number))
-    }
-
-
-def forget_first_state(vm: Interpreter, before: dict[Home, Value]) -> None:
+def forget_first_state(vm: Interpreter, before: Objects) -> None:
     """What warm-up may have built it has built: of "old or new" the new one is what capture finds."""
-    for home, old in before.items():
-        found = vm.heap.objects.get(home.owner)
-        new = found.slots.get(home.key) if found is not None else None
-        if found is not None and isinstance(new, Union):
+    for home, old, new in changed_slots(vm, before):
+        if isinstance(old, (Const, Number)) and isinstance(new, Union):
             kept = [option for option in new.options if option != old]
+            found = vm.heap.objects[home.owner]
             vm.heap.objects[home.owner] = replace(found, slots={**found.slots, home.key: union(kept)})
 
 
-def settle(vm: Interpreter, before: dict[Home, Value]) -> None:
+def settle(vm: Interpreter, before: Objects) -> None:
     """A host constant that one recorded step changes, the next one changes again."""
-    for home, old in before.items():
-        found = vm.heap.objects.get(home.owner)
-        new = found.slots.get(home.key) if found is not None else None
-        if isinstance(old, Const) and isinstance(new, Const) and old.value != new.value and old.value is not None:
-            vm.heap.per_step.add(home)
+    for home, old, new in changed_slots(vm, before):
+        vm.heap.per_step.update(changed_numbers(vm, before, home, old, new))
+
+
+def changed_slots(vm: Interpreter, before: Objects) -> Iterator[tuple[Home, Value, Value]]:
+    """Every slot that a run found and left with something else in it."""
+    for oid, old in before.items():
+        new = vm.heap.objects.get(oid)
+        if new is None or new is old:
+            continue
+        for key, value in old.slots.items():
+            now = new.slots.get(key)
+            if now is not None and now is not value:
+                yield Home(oid, key), value, now
+
+
+def changed_numbers(
+    vm: Interpreter, before: Objects, home: Home, old: Value, new: Value, depth: int = 0
+) -> Iterator[Home]:
+    """Where, under a slot, a constant became another one: a record or an object may have been replaced as a whole."""
+    match old, new:
+        case Const(), Const() if old.value is not None and old.value != new.value:
+            yield home
+        case Sequence(items=(*first,)), Sequence(items=(*second,)) if len(first) == len(second):
+            for at, pair in enumerate(zip(first, second, strict=True)):
+                yield from changed_numbers(vm, before, Home(home.owner, (home.key, at)), *pair, depth)
+        case Ref(), Ref() if old.oid != new.oid and depth < MAX_RECORDS:
+            held, made = before.get(old.oid), vm.heap.get(new)
+            if held is not None and made is not None and held.cls == made.cls and held.sort is made.sort:
+                for key in held.slots.keys() & made.slots.keys():
+                    inner = held.slots[key], made.slots[key]
+                    yield from changed_numbers(vm, before, Home(new.oid, key), *inner, depth + 1)
+        case _:
+            pass
 
 
 def news(vm: Interpreter, known: set[Home]) -> bool:
@@ -211,14 +232,11 @@ def news(vm: Interpreter, known: set[Home]) -> bool:
     return any(home.key != LENGTH or home in vm.heap.measured for home in vm.heap.per_step - known)
 
 
-def changed_kind(vm: Interpreter, before: dict[Home, Value]) -> bool:
+def changed_kind(vm: Interpreter, before: Objects) -> bool:
     """True where the step filled a slot that was ``None``: the next run sees another state."""
-    for home, old in before.items():
-        found = vm.heap.objects.get(home.owner)
-        new = found.slots.get(home.key) if found is not None else None
-        if old == NONE and new is not None and new != NONE and home not in vm.heap.per_step:
-            return True
-    return False
+    return any(
+        old == NONE and new != NONE and home not in vm.heap.per_step for home, old, new in changed_slots(vm, before)
+    )
 
 
 def protocol_step(stage: Stage, vm: Interpreter, entry: Entry) -> Prepared | None:
