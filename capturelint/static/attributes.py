@@ -186,6 +186,15 @@ def is_module(vm: Interpreter, definition: ClassDef) -> bool:
     return any(isinstance(base, str) and base.startswith("torch.nn.") for base in bases(vm, definition))
 
 
+def layer_base(vm: Interpreter, definition: ClassDef) -> str | None:
+    """The class of ``torch.nn`` that computes something from which a class is derived."""
+    outside = [base for base in bases(vm, definition) if isinstance(base, str) and base.startswith("torch.nn.")]
+    return next((base for base in outside if base.rpartition(".")[2] not in PLAIN_BASES), None)
+
+
+PLAIN_BASES = frozenset({"Module", "ModuleList", "ModuleDict", "ParameterList", "ParameterDict"})
+
+
 def is_open(vm: Interpreter, definition: ClassDef) -> bool:
     """True where a base class outside the analysed code may define anything."""
     closed = (
@@ -236,11 +245,15 @@ def instance_attribute(vm: Interpreter, owner: Ref, name: str, node: ast.AST) ->
             return rebound
         inherited = find_method(vm, found.cls, name)
         if inherited is not None:
-            return bound(vm, owner, inherited[0], inherited[1], node)
+            return bound(vm, owner, inherited[0], inherited[1], node, name)
         if found.element is not None and not callable_on_module(name):
             return found.element  # set under a name that was put together
         if (mapped := renamed_attribute(vm, owner, found.cls, name, node)) is not None:
             return UNKNOWN if mapped == ABSENT else mapped
+
+        base = layer_base(vm, found.cls) if name in ("weight", "bias") else None
+        if base is not None:
+            return layer_parameter(vm, owner, found, base, name)
         if is_module(vm, found.cls) or found.cls.is_dataclass:
             if name == "training":
                 return Const(False)  # decode runs in eval mode
@@ -341,12 +354,17 @@ def external_instance_attribute(vm: Interpreter, owner: Ref, found: Object, name
     """An attribute of an instance of an external class: parameters of ``torch.nn`` modules, methods of the rest."""
     cls = str(found.cls)
     if cls.startswith("torch.nn.") and name in ("weight", "bias"):
-        memory = Memory.DEVICE if found.slots.get("#moved") == Const(True) else vm.module_memory
-        rank = 1 if name == "bias" or "Norm" in cls else 2
-        return Tensor(memory, rank, Kind.FLOAT, home=Home(owner.oid, name), parameter=True, ident=-owner.oid)
+        return layer_parameter(vm, owner, found, cls, name)
     if cls.startswith("torch.nn.") and name == "training":
         return Const(False)
     return BoundExternal(owner, name)
+
+
+def layer_parameter(vm: Interpreter, owner: Ref, found: Object, cls: str, name: str) -> Tensor:
+    """The weight or bias of a layer of ``torch.nn``."""
+    memory = Memory.DEVICE if found.slots.get("#moved") == Const(True) else vm.module_memory
+    rank = 1 if name == "bias" or "Norm" in cls else 2
+    return Tensor(memory, rank, Kind.FLOAT, home=Home(owner.oid, name), parameter=True, ident=-owner.oid)
 
 
 def read_slot(vm: Interpreter, owner: Ref, key: object) -> Value | None:
@@ -431,8 +449,9 @@ def super_attribute(vm: Interpreter, owner: Super, name: str, node: ast.AST) -> 
         return UNKNOWN
     found = find_method(vm, cls, name, after=owner.after)
     if found is not None:
-        return bound(vm, owner.owner, found[0], found[1], node)
-    return BoundExternal(owner.owner, name)
+        return bound(vm, owner.owner, found[0], found[1], node, name)
+    inherits = name == "forward" and layer_base(vm, cls) is not None
+    return BoundExternal(owner if inherits else owner.owner, name)
 
 
 def store(vm: Interpreter, owner: Value, name: object, value: Value, node: ast.AST, same: bool = False) -> None:

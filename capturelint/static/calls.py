@@ -104,8 +104,20 @@ def call_object(
             method = attributes.instance_attribute(vm, owner, name, node)
             value = vm.call(method, args, kwargs, node, extra=extra)
             return output_hooked(vm, hooks, owner, args, value, node) if hooks else value
-    sequential = any(isinstance(base, str) and base.endswith(".Sequential") for base in attributes.bases(vm, found.cls))
-    return chain(vm, owner, args, node) if sequential else UNKNOWN
+    value = inherited_forward(vm, owner, found.cls, args, kwargs, node)
+    return output_hooked(vm, hooks, owner, args, value, node) if hooks else value
+
+
+def inherited_forward(
+    vm: Interpreter, owner: Ref, definition: ClassDef, args: list[Value], kwargs: dict[str, Value], node: ast.AST
+) -> Value:
+    """The ``forward`` that a class has from ``torch.nn.Sequential``, ``torch.nn.Linear``, ..."""
+    base = attributes.layer_base(vm, definition)
+    if base is None:
+        return UNKNOWN
+    if base.endswith(".Sequential"):
+        return chain(vm, owner, args, node)
+    return results.call_module(vm, owner, base, args, kwargs, node)
 
 
 def hooked(vm: Interpreter, hooks: list[Value], owner: Ref, args: list[Value], node: ast.AST) -> list[Value]:
@@ -141,7 +153,7 @@ def call_external_instance(
     if name == "Sequential":
         return chain(vm, owner, args, node)
     if str(found.cls).startswith("torch.nn."):
-        return results.call_module(vm, owner, found, args, kwargs, node)
+        return results.call_module(vm, owner, str(found.cls), args, kwargs, node)
     if found.cls == "#compiled":
         if vm.driver is not None:
             vm.driver.on_compiled(vm, args, node)

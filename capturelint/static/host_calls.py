@@ -39,6 +39,7 @@ from capturelint.static.values import (
     Ref,
     Scope,
     Sequence,
+    Super,
     Tensor,
     Text,
     Value,
@@ -366,6 +367,8 @@ def call_bound(
                 return containers.call_list(vm, owner, found, name, args, kwargs, node)
             case _:
                 return call_instance(vm, owner, found, name, args, kwargs, node)
+    if isinstance(owner, Super):
+        return super_forward(vm, owner, args, kwargs, node)
     if isinstance(owner, Sequence):
         return containers.call_sequence(vm, owner, name, args, node)
     if isinstance(owner, (Const, Text)) and (isinstance(constant(owner), str) or isinstance(owner, Text)):
@@ -397,6 +400,14 @@ def call_text(owner: Const | Text, name: str, args: list[Value]) -> Value:
     if name in TEXT_METHODS and len(known) < 3 and all(isinstance(text, str) for text in known):
         return Const(getattr(str, name)(*known))
     return Text()
+
+
+def super_forward(vm: Interpreter, owner: Super, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
+    """``super().forward(x)`` in a class derived from a layer of ``torch.nn``."""
+    found = vm.heap.get(owner.owner) if isinstance(owner.owner, Ref) else None
+    if found is None or not isinstance(owner.owner, Ref) or not isinstance(found.cls, ClassDef):
+        return UNKNOWN
+    return calls.inherited_forward(vm, owner.owner, found.cls, args, kwargs, node)
 
 
 def call_instance(

@@ -171,6 +171,8 @@ def compare_all(vm: Interpreter, name: str, args: list[Value], kwargs: dict[str,
         tensor = tensor_in(args[0])
         if tensor is not None:
             items = [tensor]
+    if "key" in kwargs and kwargs["key"] != NONE:
+        items = [vm.call(kwargs["key"], [item], {}, node) for item in items]
     single = len(items) == 1 and not isinstance(args[0] if args else UNKNOWN, Tensor) and vm.items(args[0]) is not None
     for value in items:
         tensor = tensor_in(value)

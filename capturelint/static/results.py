@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from capturelint.static import attributes, torch_calls, transfers
-from capturelint.static.homes import Object
 from capturelint.static.values import (
     NONE,
     UNKNOWN,
@@ -364,10 +363,10 @@ def reduced_rank(vm: Interpreter, lead: Tensor, dim: Value, kwargs: dict[str, Va
 
 
 def call_module(
-    vm: Interpreter, owner: Ref, found: Object, args: list[Value], kwargs: dict[str, Value], node: ast.AST
+    vm: Interpreter, owner: Ref, cls: str, args: list[Value], kwargs: dict[str, Value], node: ast.AST
 ) -> Value:
-    """Calling an instance of a ``torch.nn`` class."""
-    name = str(found.cls).rpartition(".")[2]
+    """What the ``forward`` of a ``torch.nn`` class does: of an instance of it, or of a class derived from it."""
+    name = cls.rpartition(".")[2]
     for value in [*args, *kwargs.values()]:
         torch_calls.report_varying(vm, value, node, "kernel-argument")
     flat = torch_calls.tensors_in(torch_calls.flatten(vm, [*args, *kwargs.values()]))
