@@ -20,6 +20,7 @@ from capturelint.static.values import (
     Sequence,
     Tensor,
     Text,
+    Union,
     Value,
     constant,
     options,
@@ -131,12 +132,14 @@ def call_nn_method(
             return Sequence(None, Tensor(vm.module_memory, None, parameter=True))
         case "named_parameters" | "named_buffers":
             return Sequence(None, Sequence((Text(), Tensor(vm.module_memory, None, parameter=True))))
-        case "children" | "modules":
-            return Sequence(None, children(vm, owner))
-        case "named_children" | "named_modules" | "items":
-            return Sequence(None, Sequence((Text(), children(vm, owner))))
-        case "values":
-            return Sequence(None, children(vm, owner))
+        case "children" | "values":
+            return children(vm, owner)
+        case "modules":
+            return descendants(vm, owner)
+        case "named_children" | "items":
+            return named(vm, children(vm, owner))
+        case "named_modules":
+            return named(vm, descendants(vm, owner))
         case "keys":
             return Sequence(None, Text())
         case "append" if args:
@@ -154,7 +157,8 @@ def register_hook(vm: Interpreter, owner: Ref, when: str, hook: Value) -> Value:
     """Add a hook to a module; what is given back can remove it."""
     present = vm.items(vm.heap[owner].slots["#hooks"]) if "#hooks" in vm.heap[owner].slots else None
     added = Sequence((Const(when), hook))
-    vm.heap.write(owner, "#hooks", Sequence((*(present or ()), added)))
+    if added not in (present or ()):
+        vm.heap.write(owner, "#hooks", Sequence((*(present or ()), added)))
     return vm.heap.new(Object(Sort.INSTANCE, HANDLE, {"#owner": owner, "#hook": added}))
 
 
@@ -172,14 +176,43 @@ ANY_NAME = "[]"
 CASTS = frozenset({"half", "float", "bfloat16", "double"})
 
 
-def children(vm: Interpreter, owner: Ref) -> Value:
-    """Any child module."""
+def children(vm: Interpreter, owner: Ref) -> Sequence:
+    """The child modules, one by one where all are known."""
     found = vm.heap[owner]
     inner = [vm.heap.read(owner, key) or UNKNOWN for key in found.slots]
-    modules = [value for value in inner if isinstance(value, Ref)]
-    if found.element is not None:
-        modules.append(found.element)  # type: ignore[arg-type]
-    return union(list(modules))
+    modules: list[Value] = [value for value in inner if isinstance(value, Ref) and computes(vm, value)]
+    if found.element is not None or any(not isinstance(value, Ref) for value in inner if refers(value)):
+        modules += [value for value in inner if isinstance(value, Union)]
+        return Sequence(None, union([*modules, *([found.element] if found.element is not None else [])]))
+    return Sequence(tuple(modules))
+
+
+def refers(value: Value) -> bool:
+    """An object, or one of several."""
+    return any(isinstance(option, Ref) for option in options(value))
+
+
+def descendants(vm: Interpreter, owner: Ref) -> Sequence:
+    """A module and all modules in it, in no order, one by one where all are known."""
+    inner = [value for _, value in vm.heap.reach(owner) if isinstance(value, Ref) and computes(vm, value)]
+    return Sequence(tuple(inner))
+
+
+def computes(vm: Interpreter, value: Ref) -> bool:
+    """Whether an object is an ``nn.Module``."""
+    found = vm.heap.get(value)
+    if found is None or found.sort is not Sort.INSTANCE:
+        return False
+    if isinstance(found.cls, ClassDef):
+        return attributes.is_module(vm, found.cls)
+    return str(found.cls).startswith("torch.nn.")
+
+
+def named(vm: Interpreter, modules: Sequence) -> Sequence:
+    """The same modules, each behind its name."""
+    if modules.items is None:
+        return Sequence(None, Sequence((Text(), modules.element)))
+    return Sequence(tuple(Sequence((Text(), module)) for module in modules.items))
 
 
 def destination(name: str, args: list[Value], kwargs: dict[str, Value]) -> Memory | None:
