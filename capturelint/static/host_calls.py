@@ -92,6 +92,8 @@ def call_external(
         return nn_calls.distribution(vm, path, args, kwargs, node)
     if path == "torch" or path.startswith("torch."):
         return torch_calls.call_function(vm, path, args, kwargs, node, extra)
+    if path.startswith("logging.") and path.removeprefix("logging.") in LOGGED:
+        return logged(vm, path.removeprefix("logging."), args, node)
     if path.startswith(DRAWS) and path not in HARMLESS_CLOCKS:
         return drawn(vm, node)
     if path in ("random.Random", "numpy.random.default_rng", "numpy.random.RandomState"):
@@ -156,6 +158,20 @@ def combined(values: list[Value]) -> Number:
 def make_device(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
     """``torch.device("cuda")``."""
     return Device(transfers.memory_named(args[0])) if args else Device(Memory.EITHER)
+
+
+LOGGER = "logging.Logger"
+LOGGED = frozenset({"warning", "warn", "error", "critical", "exception"})
+"""What a logger writes at the level that it has unless it is set: the arguments are formatted."""
+
+
+def logged(vm: Interpreter, name: str, args: list[Value], node: ast.AST) -> Value:
+    """A method of a logger, or the function of that name in ``logging``; debugging is off unless it is turned on."""
+    if name == "isEnabledFor" and args == [External("logging.DEBUG")]:
+        return Const(False)
+    for value in args if name in LOGGED else ():
+        torch_calls.formatted(vm, value, node)
+    return Number() if name == "isEnabledFor" else NONE
 
 
 def make_partial(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
@@ -327,6 +343,7 @@ SPECIAL: dict[str, Callable[[Interpreter, list[Value], dict[str, Value], ast.AST
     "torch.set_default_device": default_device,
     "types.SimpleNamespace": namespace,
     "argparse.Namespace": namespace,
+    "logging.getLogger": lambda vm, args, kwargs, node: vm.heap.new(Object(Sort.INSTANCE, LOGGER)),
     "collections.OrderedDict": ordered_dict,
     "collections.defaultdict": default_dict,
     "collections.Counter": counter,
@@ -419,6 +436,8 @@ def call_instance(
         return cuda_calls.call_stream(vm, owner, cls, name, args, node)
     if cls == "torch.cuda.CUDAGraph":
         return cuda_calls.call_graph(vm, name, args, node)
+    if cls == LOGGER:
+        return logged(vm, name, args, node)
     if cls == "random.Random":
         return drawn(vm, node)
     if cls == nn_calls.HANDLE and name == "remove":
