@@ -23,7 +23,13 @@ Lookup = tuple[str, Path | None]
 MAX_NAMESPACE = 6
 """Directories without ``__init__.py`` that a module's name may go through."""
 
-WATCHED = ("set_default_device", "set_default_tensor_type", "with torch.device", "set_default_validate_args(False")
+WATCHED = (
+    "set_default_device",
+    "set_default_tensor_type",
+    "with torch.device",
+    "set_default_validate_args(False",
+    "register_generator_state",
+)
 """What changes all of a program from one place in it: what is analysed depends on any file that says one of these."""
 
 

@@ -335,6 +335,8 @@ def random_generator(vm: Interpreter, sorts: frozenset[str], kwargs: dict[str, V
     """Drawing from a generator that no graph knows is refused."""
     if "random" not in sorts or not vm.recording:
         return
+    if vm.driver is None and vm.index.mentions("register_generator_state"):
+        return  # who captures this step is elsewhere, and registers generators
     generator = kwargs.get("generator", NONE)
     for option in options(generator):
         found = vm.heap.get(option) if isinstance(option, Ref) else None
