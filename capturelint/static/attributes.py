@@ -489,7 +489,7 @@ def write_slot(vm: Interpreter, owner: Ref, key: object, value: Value, node: ast
     found = vm.heap[owner]
     old = found.slots.get(key, found.element if found.sort is not Sort.INSTANCE else None)
     if vm.driver is not None and not same:
-        value = vm.driver.grown(value, node)
+        value = vm.driver.alias(vm, vm.driver.grown(value, node), node)
         vm.driver.on_store(vm, owner, key, old, value, node)
     home = Home(owner.oid, key)
     moved = any(t.home not in (None, home) and not t.view for t in tensors_of(vm.heap, value))

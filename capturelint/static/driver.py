@@ -232,7 +232,8 @@ class Driver:
         A name given once, to what the capture returned, is the static output itself and meant to change.
         """
         again = self.loops > 0 or isinstance(getattr(node, "value", None), ast.Call)
-        if not (isinstance(value, Tensor) and value.recorded and again and self.replays > self.replays_before):
+        later = not vm.recording and again and self.replays > self.replays_before
+        if not (later and isinstance(value, Tensor) and value.recorded):
             return value
         ident = vm.ident()
         self.aliases[ident] = (self.replays, vm.site(node))
