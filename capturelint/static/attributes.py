@@ -375,11 +375,11 @@ def read_slot(vm: Interpreter, owner: Ref, key: object) -> Value | None:
     return value
 
 
-def bound(vm: Interpreter, owner: Value, member: object, holder: ClassDef, node: ast.AST) -> Value:
+def bound(vm: Interpreter, owner: Value, member: object, holder: ClassDef, node: ast.AST, name: str = "") -> Value:
     """A class member seen through an instance: bound methods, properties, static methods, fields."""
     if not isinstance(member, FunctionDef):
         assert isinstance(member, (ast.Assign, ast.AnnAssign))
-        return field_value(vm, member, holder)
+        return shared_field(vm, member, holder, name) if name else field_value(vm, member, holder)
     names = decorator_names(member.node)
     plain = Function(member, holder.module, holder)
     function: Value = plain
@@ -391,6 +391,14 @@ def bound(vm: Interpreter, owner: Value, member: object, holder: ClassDef, node:
         cls = vm.heap[owner].cls if isinstance(owner, Ref) else None
         return Method(function, Class(cls) if isinstance(cls, ClassDef) else owner)
     return Method(calls.decorated(vm, plain, member.node, Scope(holder.module)), owner)
+
+
+def shared_field(vm: Interpreter, member: ast.Assign | ast.AnnAssign, holder: ClassDef, name: str) -> Value:
+    """A class attribute: a container or tensor is the same one for every instance and at every step."""
+    value = field_value(vm, member, holder)
+    if member.value is None or holder.is_dataclass or not isinstance(value, (Ref, Tensor)):
+        return value
+    return read_slot(vm, vm.rebinding(holder, name, value), name) or value
 
 
 def field_value(vm: Interpreter, member: ast.Assign | ast.AnnAssign, holder: ClassDef) -> Value:
@@ -428,14 +436,16 @@ def class_attribute(vm: Interpreter, definition: ClassDef, name: str, node: ast.
         function = Function(member, holder.module, holder)
         return Method(function, Class(definition)) if "classmethod" in decorator_names(member.node) else function
     assert isinstance(member, (ast.Assign, ast.AnnAssign))
-    return field_value(vm, member, holder)
+    return shared_field(vm, member, holder, name)
 
 
 def rebound_attribute(vm: Interpreter, definition: ClassDef, name: str) -> Value | None:
     """What a function has put into an attribute of a class or of its bases."""
     for base in bases(vm, definition) if vm.rebound else ():
-        value = vm.rebound_value(base, name) if isinstance(base, ClassDef) else None
-        if value is not None:
+        if not isinstance(base, ClassDef):
+            continue
+        value = vm.rebound_value(base, name)
+        if value is not None or name in base.methods or name in base.fields:
             return value
     return None
 
