@@ -44,6 +44,8 @@ CACHE_WORDS = frozenset(
 CAPTURE_WORDS = ("cuda.graph", "make_graphed_callables", "capture_begin", "graph(")
 COMPILE_WORDS = (*GRAPH_MODES, "cudagraphs")
 PROTOCOL = ("build", "inputs", "step")
+MAX_MAKERS = 3
+"""Functions through which a model that is compiled may have come."""
 
 
 class EntryKind(Enum):
@@ -278,14 +280,22 @@ def assigned_values(name: str, module: Module) -> Iterator[ast.expr]:
             yield node.value
 
 
-def built_forward(value: ast.expr, module: Module) -> Iterator[FunctionDef]:
-    """``forward`` of the class that an expression builds: ``Decoder(...)``, ``Decoder(...).to(device).eval()``."""
+def built_forward(value: ast.expr, module: Module, depth: int = 0) -> Iterator[FunctionDef]:
+    """``forward`` of what an expression builds: ``Decoder(...).to(device).eval()``, or a call of what returns one."""
     while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
         value = value.func.value
-    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
-        definition = module.classes.get(value.func.id)
-        if definition is not None and "forward" in definition.methods:
-            yield definition.methods["forward"]
+    if not (isinstance(value, ast.Call) and isinstance(value.func, ast.Name)):
+        return
+    definition = module.classes.get(value.func.id)
+    if definition is not None and "forward" in definition.methods:
+        yield definition.methods["forward"]
+    maker = module.functions.get(value.func.id)
+    for node in ast.walk(maker.node) if maker is not None and depth < MAX_MAKERS else ():
+        if not isinstance(node, ast.Return) or node.value is None:
+            continue
+        names = [node.value.id] if isinstance(node.value, ast.Name) else []
+        for given in (node.value, *(value for name in names for value in assigned_values(name, module))):
+            yield from built_forward(given, module, depth + 1)
 
 
 def protocol(module: Module) -> Iterator[Entry]:
