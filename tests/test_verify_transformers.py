@@ -10,6 +10,7 @@ from runtime_here import messages_of, plan
 
 from capturelint.errors import DeviceError, TargetError
 from capturelint.runtime.blame import Suspects, blame
+from capturelint.runtime.hf import shrunk
 from capturelint.runtime.observations import BucketResult
 
 
@@ -31,10 +32,24 @@ def test_a_directory_needs_a_configuration(tmp_path):
         messages_of(plan(f"hf:{tmp_path}"))
 
 
+def test_sizes_that_must_agree_are_made_small_together():
+    class Configuration:
+        def __init__(self, hidden_size=4096, expand=2, num_heads=128, head_dim=64, vocab_size=32000):
+            if hidden_size * expand != num_heads * head_dim:
+                raise ValueError("hidden_size * expand must be num_heads * head_dim")
+            self.hidden_size, self.expand, self.vocab_size = hidden_size, expand, vocab_size
+            self.num_heads, self.head_dim = num_heads, head_dim
+
+    assert vars(shrunk(Configuration)) == {
+        "hidden_size": 64, "expand": 1, "num_heads": 4, "head_dim": 16, "vocab_size": 256,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("kind", "verdict", "file", "line"),
     [
         ("qwen3", "ok", None, None),
+        ("mamba2", "ok", None, None),
         ("gptj", "capture-error", "masking_utils.py", 604),
         ("gemma3_text", "replay-differs", "cache_utils.py", 548),
     ],

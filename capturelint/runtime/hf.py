@@ -40,6 +40,7 @@ TINY: Mapping[str, int] = {
     **dict.fromkeys(("qk_rope_head_dim", "qk_nope_head_dim", "rotary_dim", "laurel_rank"), 8),
     **dict.fromkeys(("state_size", "mamba_d_state", "mamba_n_groups", "ssm_state_size"), 8),
     **dict.fromkeys(("vocab_size", "vocab_size_per_layer_input"), 256),
+    **dict.fromkeys(("expand", "n_groups"), 1),
     "pad_token_id": 0,
     **dict.fromkeys(("bos_token_id", "moe_layer_freq"), 1),
     **dict.fromkeys(("eos_token_id",), 2),
@@ -102,7 +103,10 @@ def configuration(spec: str, tiny: bool) -> Any:  # noqa: ANN401 - transformers'
 
 
 def shrunk(kind: Any) -> Any:  # noqa: ANN401 - transformers' configurations have no common type
-    """A tiny configuration: every size in ``TINY`` that the class has and accepts, one layer of each type twice."""
+    """A tiny configuration: every size in ``TINY`` that the class has and accepts, one layer of each type twice.
+
+    Sizes that must agree, as heads and their width with the hidden size, are accepted together or not at all.
+    """
     base = kind()
     chosen: dict[str, object] = {}
     layer_types = getattr(base, "layer_types", None)
@@ -111,11 +115,12 @@ def shrunk(kind: Any) -> Any:  # noqa: ANN401 - transformers' configurations hav
         types = (kinds * 2)[: max(2, len(kinds))]
         wanted: dict[str, object] = {"layer_types": types, "num_hidden_layers": len(types)}
         chosen = wanted if accepts(kind, wanted) else {}
+    refused: dict[str, object] = {}
     for name, size in TINY.items():
         fits = hasattr(base, name) and not isinstance(getattr(base, name), (list, dict))
-        if name not in chosen and fits and accepts(kind, {**chosen, name: size}):
-            chosen[name] = size
-    return kind(**chosen)
+        if name not in chosen and fits:
+            (chosen if accepts(kind, {**chosen, name: size}) else refused)[name] = size
+    return kind(**chosen, **refused) if accepts(kind, {**chosen, **refused}) else kind(**chosen)
 
 
 def accepts(kind: Any, arguments: Mapping[str, object]) -> bool:  # noqa: ANN401
