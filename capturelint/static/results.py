@@ -24,6 +24,7 @@ from capturelint.static.values import (
     deps_of,
     element_of,
     int_constant,
+    options,
     tensor_in,
     varies_of,
 )
@@ -95,11 +96,7 @@ def operate(
         torch_calls.report_varying(vm, operand, node, "kernel-argument")
     ranks = [t.rank for t in tensors]
     rank = None if None in ranks or matmul else max(r for r in ranks if r is not None)
-    kind = Kind.BOOL if compare else None
-    if kind is None and any(t.kind is Kind.FLOAT for t in tensors):
-        kind = Kind.FLOAT
-    if isinstance(op, ast.Div):
-        kind = Kind.FLOAT
+    kind = Kind.BOOL if compare else Kind.FLOAT if isinstance(op, ast.Div) else promoted(operands)
     made = result(vm, operands, node, rank, kind)
     if in_place is not None:
         torch_calls.mutate(vm, in_place, node, made)
@@ -108,6 +105,17 @@ def operate(
         wraps = isinstance(op, ast.Mod)
         return replace(made, negative=made.negative and wraps)
     return made
+
+
+def promoted(operands: list[Value]) -> Kind:
+    """The element kind of arithmetic: the highest of its operands, Python's numbers among them."""
+    each = [option for value in operands for option in options(value)]
+    kinds = {option.kind for option in each if isinstance(option, Tensor)}
+    numbers = {transfers.kind_of(option) for option in each if not isinstance(option, Tensor)}
+    if kinds == {Kind.BOOL} and Kind.UNKNOWN in numbers:
+        return Kind.UNKNOWN
+    kinds |= numbers - {Kind.UNKNOWN}
+    return next(kind for kind in (Kind.FLOAT, Kind.UNKNOWN, Kind.INT, Kind.BOOL) if kind in kinds)
 
 
 def row(vm: Interpreter, tensor: Tensor) -> Value:
@@ -179,6 +187,8 @@ def shaped(
         part = as_view(result(vm, operands, node, inner), lead)
         count = int_constant(args[1]) if name in ("chunk", "tensor_split") and len(args) > 1 else None
         return Sequence((part,) * count) if count and count <= 8 else Sequence(None, part)
+    if name in COUNTS and lead.kind is Kind.BOOL and kind is None:
+        kind = Kind.INT
     if "reduce" in sorts:
         rank = reduced_rank(vm, lead, dim, kwargs, name)
         made = result(vm, operands, node, rank, kind)
@@ -240,6 +250,8 @@ def chosen_kind(left: Value, right: Value) -> Kind:
 CONCATENATIONS = frozenset({"cat", "concat", "concatenate", "vstack", "hstack", "dstack", "row_stack", "column_stack"})
 NON_NEGATIVE = frozenset({"abs", "clamp", "clamp_min", "relu", "where", "masked_fill", "maximum", "square"})
 """Operations by which code replaces the negative slots of padded rows."""
+COUNTS = frozenset({"sum", "cumsum", "prod", "cumprod", "nansum"})
+"""Operations that give whole numbers for flags."""
 COPIES = frozenset({"clone", "float", "half", "bfloat16", "double", "int", "long", "to_dense"})
 VIEWS = frozenset(
     [
