@@ -279,6 +279,11 @@ def reduced(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: 
     return value
 
 
+def environment(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
+    """``os.environ.get(name, default)``: a switch that nobody turned is as its code leaves it."""
+    return args[1] if len(args) > 1 else kwargs.get("default", NONE)
+
+
 def with_changes(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
     """``dataclasses.replace(instance, field=value)``."""
     found = vm.heap.get(args[0]) if args and isinstance(args[0], Ref) else None
@@ -326,6 +331,8 @@ SPECIAL: dict[str, Callable[[Interpreter, list[Value], dict[str, Value], ast.AST
     "typing.NamedTuple": lambda vm, args, kwargs, node: classes.record_class(vm, args, node),
     "contextlib.ExitStack": lambda vm, args, kwargs, node: managers.new_stack(vm),
     "contextlib.AsyncExitStack": lambda vm, args, kwargs, node: managers.new_stack(vm),
+    "os.environ.get": environment,
+    "os.getenv": environment,
     "dataclasses.replace": with_changes,
     "dataclasses.asdict": as_dict,
     "torch.vmap": identity,
