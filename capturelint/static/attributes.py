@@ -250,20 +250,20 @@ def instance_attribute(vm: Interpreter, owner: Ref, name: str, node: ast.AST) ->
             return found.element  # set under a name that was put together
         if (mapped := renamed_attribute(vm, owner, found.cls, name, node)) is not None:
             return UNKNOWN if mapped == ABSENT else mapped
-
         base = layer_base(vm, found.cls) if name in ("weight", "bias") else None
         if base is not None:
             return layer_parameter(vm, owner, found, base, name)
+        open_ended = is_open(vm, found.cls)
+        if name == "training" and (open_ended or is_module(vm, found.cls)):
+            return Const(False)  # decode runs in eval mode
         if is_module(vm, found.cls) or found.cls.is_dataclass:
-            if name == "training":
-                return Const(False)  # decode runs in eval mode
             if name == "__class__":
                 return Class(found.cls)
             return UNKNOWN if found.opaque and not callable_on_module(name) else BoundExternal(owner, name)
         getter = find_method(vm, found.cls, "__getattr__")
         if name == "__class__":
             return Class(found.cls)
-        return UNKNOWN if found.opaque or getter or is_open(vm, found.cls) else BoundExternal(owner, name)
+        return UNKNOWN if found.opaque or getter or open_ended else BoundExternal(owner, name)
     if isinstance(found.cls, str):
         return external_instance_attribute(vm, owner, found, name)
     return UNKNOWN

@@ -89,7 +89,7 @@ def call_list(
             if args:
                 keep(vm, owner, args[-1], node)
             return NONE
-        case "extend" | "update":
+        case "extend" | "update" if name == "extend" or found.sort is Sort.SET:
             items = vm.items(args[0]) if args else None
             for value in items if items is not None else [vm.element(args[0])] if args else []:
                 keep(vm, owner, value, node, exact=items is not None)

@@ -311,11 +311,16 @@ def named(module: Module) -> Iterator[Entry]:
     names = {function.name for function in found}
     for function in found:
         parameters = [a.arg for a in function.node.args.args if a.arg not in ("self", "cls")]
-        if parameters and not (called_names(function) & names) and not is_stub(function):
+        called = called_names(function)
+        if parameters and not called & names and not called & TEXT_MAKERS and not is_stub(function):
             yield Entry(
                 module.path, function.node.lineno, function.qualified_name, "named like a decode step",
                 EntryKind.FUNCTION, module, function,
             )  # fmt: skip
+
+
+TEXT_MAKERS = frozenset(["chr", "bytes", "bytearray"])
+"""What a function calls that decodes tokens into text and not a step."""
 
 
 def is_stub(function: FunctionDef) -> bool:
