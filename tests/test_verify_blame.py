@@ -40,6 +40,13 @@ SWALLOWED = """
     return state(x) * scale
 """
 
+ASKED = """
+    event = torch.cuda.Event()
+    event.record()
+    done = event.query()  # here
+    return state(x)
+"""
+
 WRONG = """
     state.n = getattr(state, "n", 0) + 1
     return state(x) * state.n  # here
@@ -63,9 +70,10 @@ def marked(source):
     [
         (UNJOINED, "capture-error", "stream-misuse"),
         (SWALLOWED, "capture-error", "host-sync"),
+        (ASKED, "capture-error", "host-sync"),
         (WRONG, "replay-differs", "baked-scalar"),
     ],
-    ids=["unjoined stream", "reported by the end of the capture", "wrong without an error"],
+    ids=["unjoined stream", "reported by the end of the capture", "asked for progress", "wrong without an error"],
 )
 def test_what_has_no_frame_is_blamed_on_its_line(tmp_path, body, verdict, rule):
     source = STEP + body.lstrip("\n")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from runtime_here import write_target
 from test_verify_blame import (
+    ASKED,
     DRIVER,
     FREED,
     REBOUND,
@@ -81,9 +82,10 @@ def test_a_driver_that_is_silently_wrong_is_blamed_on_its_line(tmp_path, body, r
     [
         (UNJOINED, "capture-error", "stream-misuse"),
         (SWALLOWED, "capture-error", "host-sync"),
+        (ASKED, "capture-error", "host-sync"),
         (WRONG, "replay-differs", "baked-scalar"),
     ],
-    ids=["unjoined stream", "reported by the end of the capture", "wrong without an error"],
+    ids=["unjoined stream", "reported by the end of the capture", "asked for progress", "wrong without an error"],
 )
 def test_what_has_no_frame_is_blamed_on_its_line(tmp_path, body, verdict, rule):
     source = STEP + body.lstrip("\n")

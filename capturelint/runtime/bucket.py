@@ -195,7 +195,8 @@ def refused(
         message = " ".join(str(error).split("\n")[0].split())
         return Judged(BucketResult(bucket, Verdict.OUT_OF_MEMORY, message=message), unfit=True)
     calls = [call for call in recorder.calls if call.failed] or reference.calls
-    seen = aftermath(refusal(error, session.project, calls, forks.unjoined, session.plan.warm_up), recorder.calls)
+    seen = refusal(error, session.project, calls, forks.unjoined, session.plan.warm_up)
+    seen = aftermath(seen, recorder.calls, forks.queried)
     if not seen.spots and recorder.calls:
         seen = replace(seen, spots=next((call.spots for call in recorder.calls if call.failed), ()))
     result = BucketResult(

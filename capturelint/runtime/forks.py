@@ -1,7 +1,7 @@
-"""Side streams that a captured step entered and did not join: the one refusal that no frame can be blamed for.
+"""Side streams that a captured step entered and did not join, and queries: refusals that no frame can be blamed for.
 
-The error arrives when the capture ends. Python's own stream calls are watched while the step is captured; nothing
-is asked of the device.
+The error arrives when the capture ends, or with the next call: ``query`` takes an error for "not ready". Python's own
+stream and event calls are watched while the step is captured; nothing is asked of the device.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ from capturelint.runtime.project import Project
 
 @dataclass(slots=True)
 class Forks:
-    """Lines that entered a stream, by the stream's handle; joined ones are taken out."""
+    """Lines that entered a stream, by the stream's handle; joined ones are taken out. Lines that asked for progress."""
 
     project: Project
     entered: dict[int, tuple[Spot, ...]] = field(default_factory=dict)
+    queried: list[tuple[Spot, ...]] = field(default_factory=list)
 
     @contextmanager
     def watching(self) -> Iterator[Forks]:
-        """Note ``with torch.cuda.stream(s)`` and ``wait_stream`` while entered."""
-        context, stream = torch.cuda.StreamContext, torch.cuda.Stream
+        """Note ``with torch.cuda.stream(s)``, ``wait_stream`` and ``query`` while entered."""
+        context, stream, event = torch.cuda.StreamContext, torch.cuda.Stream, torch.cuda.Event
         enter, wait_stream = context.__enter__, stream.wait_stream
+        ask_stream, ask_event = stream.query, event.query
 
         def noted_enter(self_: Any) -> Any:  # noqa: ANN401 - torch's own signature
             if self_.stream is not None:
@@ -40,9 +42,19 @@ class Forks:
             self.entered.pop(handle(other), None)
             return wait_stream(self_, other)
 
+        def noted_stream_query(self_: Any) -> Any:  # noqa: ANN401 - torch's own signature
+            self.queried.append(self.project.spots(sys._getframe(1)))
+            return ask_stream(self_)
+
+        def noted_event_query(self_: Any) -> Any:  # noqa: ANN401 - torch's own signature
+            self.queried.append(self.project.spots(sys._getframe(1)))
+            return ask_event(self_)  # type: ignore[no-untyped-call]
+
         patched: list[tuple[object, str, Callable[..., object], Callable[..., object]]] = [
             (context, "__enter__", noted_enter, enter),
             (stream, "wait_stream", noted_wait, wait_stream),
+            (stream, "query", noted_stream_query, ask_stream),
+            (event, "query", noted_event_query, ask_event),
         ]
         for owner, name, noted, _ in patched:
             setattr(owner, name, noted)

@@ -59,13 +59,15 @@ def refusal(
     return Observation(kind, f"{type(cause).__name__}: {text}", spots, step=step, call=call_at(spots, eager))
 
 
-def aftermath(seen: Observation, traced: Sequence[Call]) -> Observation:
-    """A refusal whose own error the target caught: told by the first call that failed, where calls were recorded.
+def aftermath(seen: Observation, traced: Sequence[Call], queried: Sequence[tuple[Spot, ...]] = ()) -> Observation:
+    """A refusal whose own error was caught: by a query, or by the target. Then told by the first call that failed.
 
     The line of the error that came out is a later one, so it is not kept.
     """
     if AFTERMATH not in seen.text:
         return seen
+    if queried:
+        return replace(seen, kind=ObservationKind.SYNCHRONISED, text=f"a query: {seen.text}", spots=queried[0])
     first = next((call for call in traced if call.failed and AFTERMATH not in call.failed), None)
     if first is None:
         return replace(seen, spots=())

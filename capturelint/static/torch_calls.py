@@ -137,8 +137,8 @@ def report_varying(vm: Interpreter, value: Value, node: ast.AST, how: str, name:
 
 
 def as_number(value: Value) -> Number | None:
-    """A host number, as itself or as a 0-d tensor in pageable memory, which kernels take by value."""
-    if isinstance(value, Tensor) and value.memory is Memory.HOST and value.rank == 0:
+    """A host number, as itself or as a 0-d tensor in host memory, which kernels take by value."""
+    if isinstance(value, Tensor) and value.on_host and value.rank == 0:
         return Number(value.varies, value.deps, value.drawn, sure=value.sure)
     return value if isinstance(value, Number) else None
 

@@ -200,6 +200,10 @@ def move(vm: Interpreter, name: str, args: list[Value], kwargs: dict[str, Value]
     kind = kind or tensor.kind
     moved = replace(tensor, memory=wanted, kind=kind, extends=None)
     if wanted is Memory.HOST and tensor.on_device:
+        if name == "to" and True in (non_blocking, *map(constant, args[2:4])):
+            # torch takes pinned memory for it and waits for nothing: the copy is recorded, and a replay fills it anew.
+            made = replace(moved, memory=Memory.PINNED, varies=Varies.PER_STEP, placed=True)
+            return replace(made, home=None, ident=vm.ident(), deps=frozenset())
         vm.emit(EventKind.SYNC, node, "to-cpu" if name != "cpu" else "cpu", tensor.sure, name=name)
         return replace(moved, home=None, ident=vm.ident(), deps=frozenset())
     if wanted is Memory.DEVICE and tensor.on_host:
