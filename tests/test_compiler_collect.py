@@ -119,7 +119,7 @@ def test_a_real_skip_is_heard_counted_and_told_with_its_line():
     torch._dynamo.reset()
     with listening() as ear:
         torch.compile(add_one, backend="cudagraphs")(torch.ones(3))  # skips on a CPU too, and says so
-    (skip,) = skips(ear, ear.findings(), on_gpu=True)
+    (skip,) = skips(ear, ear.findings())
 
     assert (skip.reason, skip.path) == ("cpu device (arg0_1)", __file__)
     assert add_one.__code__.co_firstlineno <= skip.line <= add_one.__code__.co_firstlineno + 1

@@ -49,7 +49,7 @@ def told(name: str) -> dict[str, list[tuple[str, int | None]]]:
     findings = ear.findings()
     return {
         "breaks": [(e.reason, e.line) for e in once(breaks.breaks_logged(ear, findings))],
-        "skips": [(e.reason, e.line) for e in skips.skips(ear, findings, on_gpu=True)],
+        "skips": [(e.reason, e.line) for e in skips.skips(ear, findings)],
         "partitions": [(e.reason, e.line) for e in partitions.partitions(ear)],
     }
 
@@ -100,7 +100,7 @@ def test_a_node_in_one_record_is_read_as_torch_2_9_wrote_it():
 def test_a_skip_that_only_the_emitter_saw_is_an_event():
     ear = Ear(skips_emitted=["skipping cudagraphs due to cpp wrapper enabled"])
 
-    assert [event.reason for event in skips.skips(ear, [], on_gpu=True)] == ["cpp wrapper enabled"]
+    assert [event.reason for event in skips.skips(ear, [])] == ["cpp wrapper enabled"]
 
 
 def test_an_overwritten_output_is_told_by_its_exception():

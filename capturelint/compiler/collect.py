@@ -28,7 +28,8 @@ MAX_DEPTH = 8
 STEADY = 3
 """Calls with the very same inputs before kernels are counted: a shape that depends on values may be new."""
 ONLY_ON_A_GPU = (
-    "no GPU: skips, partitions and coverage cannot be seen; only operators that Inductor never captures are reported"
+    "no GPU: coverage cannot be seen; of skips and partitions only writes to inputs are reported, and operators that "
+    "Inductor never captures"
 )
 
 
@@ -173,7 +174,7 @@ def summarise(
     """What was heard, as a report."""
     findings = ear.findings()
     recompiled = breaks.recompiles(ear, findings)
-    skipped = skips.skips(ear, findings, on_gpu=on_gpu)
+    skipped = skips.skips(ear, findings) if on_gpu else inspector.skipped()
     launches = bucket.coverage.graph_launches if bucket.coverage else 0
     if on_gpu and not skipped and bucket.error is None and not (recorded and launches):
         skipped = (skips.silent(recompiled),)

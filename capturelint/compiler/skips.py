@@ -20,10 +20,8 @@ RECORDS = re.compile(r"\bRecording function=")
 MOVED = re.compile(r"^input name: (?P<name>[^.\n]+)\. data pointer changed", re.MULTILINE)
 
 
-def skips(ear: Ear, findings: Sequence[LogFinding], *, on_gpu: bool) -> tuple[CompileEvent, ...]:
-    """Every reason for which no graph was used. Without a GPU torch counts skips of graphs that nobody could lose."""
-    if not on_gpu:
-        return ()
+def skips(ear: Ear, findings: Sequence[LogFinding]) -> tuple[CompileEvent, ...]:
+    """Every reason for which no graph was used. For a GPU: without one, torch counts skips that nobody could lose."""
     told = list(events_of(findings, CompileKind.SKIP, Severity.SKIP))
     told += [event for event in emitted(ear) if not any(event.reason in known.reason for known in told)]
     found = once(told)
