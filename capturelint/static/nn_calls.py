@@ -253,8 +253,13 @@ def move_module(vm: Interpreter, owner: Ref, memory: Memory, seen: set[int]) -> 
     for option in options(element) if element is not None else ():
         if isinstance(option, Ref):
             move_module(vm, option, memory, seen)
-    if element is not None and ANY_NAME in found.buffers:
-        element = union([replace(o, memory=memory) if isinstance(o, Tensor) else o for o in options(element)])
+    if element is not None:
+        moves = ANY_NAME in found.buffers
+        each = [
+            replace(o, memory=memory) if isinstance(o, Tensor) and (moves or o.parameter) else o
+            for o in options(element)
+        ]
+        element = union(each)
     if is_nn:
         slots["#moved"] = Const(memory is Memory.DEVICE)
     vm.heap.replace(owner, slots=slots, element=element)
