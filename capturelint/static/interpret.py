@@ -254,11 +254,11 @@ class Interpreter:
         """Code that runs only under a condition nobody knows, and where it has this ``outcome``.
 
         Whether an optional argument is there is a condition that a step can take: less sure, but no doubt. That a text
-        is this one of the many it may be (a mode, the name of an implementation) is as doubtful as two switches.
+        or a dtype is this one of the many that it may be (a mode, an implementation) is as doubtful as two switches.
         """
         soft = int(truth is Truth.HOST and test is not None and asks_for_none(test))
         doubt, hidden = int(truth in (Truth.HOST, Truth.STEP)) - soft, int(truth is Truth.DEVICE)
-        if truth is Truth.HOST and test is not None and picks_text(test, outcome):
+        if truth is Truth.HOST and test is not None and picks_one(test, outcome):
             doubt = MAX_DOUBT
         self.doubt += doubt
         self.hidden += hidden
@@ -1043,8 +1043,9 @@ class Interpreter:
                     return value
                 if not last:
                     if truth is not (Truth.TRUE if stop is Truth.FALSE else Truth.FALSE) and not asks_for_none(operand):
-                        self.doubt += 1
-                        entered += 1
+                        doubts = MAX_DOUBT if picks_one(operand, stop is Truth.FALSE) else 1
+                        self.doubt += doubts
+                        entered += doubts
                     else:
                         seen.pop()
                     self.narrow(operand, scope, stop is Truth.FALSE)
@@ -1276,7 +1277,10 @@ class Interpreter:
         if tensor is not None and Truth.DEVICE in answers and tensor.sure is Confidence.POSSIBLE:
             return Truth.HOST  # one of many things that a table may hold
         if tensor is not None and Truth.DEVICE in answers:
+            settled = doubts_before_last(node) if isinstance(value, Union) else 0
+            self.doubt += settled
             self.emit(EventKind.BRANCH, node, how, tensor.sure, name=how)
+            self.doubt -= settled
             return Truth.DEVICE
         if Truth.STEP in answers:
             if report_step:
@@ -1385,16 +1389,35 @@ def capture_query(value: Value) -> CaptureQuery | None:
     return next((o for o in value.options if isinstance(o, CaptureQuery)), None) if isinstance(value, Union) else None
 
 
-def picks_text(test: ast.expr, outcome: bool) -> bool:
-    """True where this outcome means that a text is a certain one: ``mode == "a"``, ``"a" in kind``, or not another."""
+def picks_one(test: ast.expr, outcome: bool) -> bool:
+    """True where this outcome means one of many: ``mode == "a"``, ``"a" in kind``, ``x.dtype == torch.half``."""
     match test:
         case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return picks_text(operand, not outcome)
+            return picks_one(operand, not outcome)
         case ast.BoolOp(op=ast.And(), values=values):
-            return outcome and any(picks_text(value, True) for value in values)
+            return outcome and any(picks_one(value, True) for value in values)
         case ast.Compare(left=left, ops=[op], comparators=[right]):
-            texts = any(isinstance(side, ast.Constant) and isinstance(side.value, str) for side in (left, right))
-            return texts and isinstance(op, (ast.Eq, ast.In) if outcome else (ast.NotEq, ast.NotIn))
+            return any(map(is_choice, (left, right))) and isinstance(
+                op, (ast.Eq, ast.In) if outcome else (ast.NotEq, ast.NotIn)
+            )
+        case _:
+            return False
+
+
+def doubts_before_last(test: ast.expr) -> int:
+    """The doubt that a tensor at the end of an ``and`` or ``or`` is tested: what stands before may settle it."""
+    if not isinstance(test, ast.BoolOp):
+        return 0
+    return MAX_DOUBT if any(picks_one(value, isinstance(test.op, ast.And)) for value in test.values[:-1]) else 1
+
+
+def is_choice(side: ast.expr) -> bool:
+    """A text, or a ``torch.dtype`` by its name."""
+    match side:
+        case ast.Constant(value=str()):
+            return True
+        case ast.Attribute(value=ast.Name(id="torch"), attr=name):
+            return name in attributes.DTYPES
         case _:
             return False
 

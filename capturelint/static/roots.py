@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from capturelint.arguments import CACHES, TOKENS
 from capturelint.catalog import Operations
 from capturelint.static import classes
 from capturelint.static.driver import Driver, Facts, finish_step
@@ -46,6 +47,10 @@ from capturelint.vocabulary import Confidence, Phase, Varies
 MAX_RUNS = 4
 MAX_RECORDS = 3
 """Records within records whose replacement is followed."""
+CARRIED = frozenset(
+    [*TOKENS, *CACHES, "past_key_value", "cache_params", "layer_past", "decoder_input_ids", "encoder_outputs"]
+)
+"""What a decode step is given though it may be left out: tokens, what earlier steps filled, what an encoder made."""
 COUNTERS = frozenset(
     [
         "start_pos",
@@ -299,9 +304,17 @@ def parameters(stage: Stage, vm: Interpreter, definition: FunctionDef) -> Iterat
         if default is not None:
             given = vm.quiet_eval(default, Scope(definition.module))
             # What decode code does not usually pass (labels, output flags) keeps its default.
-            usual = argument.arg in vm.catalog.parameters or argument.arg in CACHE_WORDS
+            usual = argument.arg in vm.catalog.parameters or argument.arg in (CACHE_WORDS | CARRIED)
             value = join(given, value) if usual and value is not UNKNOWN else given
+            if argument.arg in CARRIED:
+                value = present(value)
         yield argument.arg, value
+
+
+def present(value: Value) -> Value:
+    """The same without ``None``, where it may be anything else."""
+    kept = [option for option in options(value) if option != NONE]
+    return union(kept) if kept else value
 
 
 def described(vm: Interpreter, argument: ast.arg, module: Module) -> Value:
