@@ -54,3 +54,10 @@ def test_a_table_is_read_where_it_is_gathered_from(device):
 def test_what_the_step_makes_or_overwrites_is_not_read(device):
     cache, row = torch.zeros(16, 4, device=device), torch.ones(4, device=device)
     assert nbytes_read(lambda: cache[3].copy_(row * 2)) == 4 * 4
+
+
+def test_an_operator_of_higher_order_is_a_call_like_any_other():
+    branch = torch.ops.higher_order.cond
+    with Recorder(Project(())) as recorder:
+        (out,) = branch(torch.tensor(True), lambda x: (x + 1,), lambda x: (x,), (torch.ones(1),))
+    assert (out.item(), recorder.calls[-1].short) == (2.0, "cond")

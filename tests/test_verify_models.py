@@ -99,3 +99,37 @@ def test_a_line_of_a_model_that_is_only_imported_is_blamed(tmp_path):
     (found,) = blame(result.observations, 2, Suspects())
     line = next(number for number, text in enumerate(body.splitlines(), 1) if text.endswith("# here"))
     assert (found.rule, found.place.path.name, found.place.line) == ("implicit-sync", "its_model.py", line)
+
+
+BLOCKS = """
+import torch
+from torch import nn
+from torch.nn.attention.flex_attention import BlockMask
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(16, 4)
+
+    def setup_caches(self, max_batch_size, max_seq_length):
+        self.max_seq_length = max_seq_length
+        self.keys = torch.zeros(max_batch_size, max_seq_length, 4, device=self.embed.weight.device)
+
+    def forward(self, mask: BlockMask, idx, input_pos):
+        inner = mask.mask_mod
+        mask.mask_mod = lambda batch, head, query, key: inner(batch, head, query + input_pos, key)
+        x = self.embed(idx)
+        self.keys[:, input_pos] = x
+        places = torch.arange(self.max_seq_length, device=x.device)
+        allowed = mask.mask_mod(0, 0, 0, places)
+        weights = (x @ self.keys.mT).masked_fill(~allowed, float("-inf")).softmax(-1)
+        return weights @ self.keys
+
+def build(device):
+    torch.manual_seed(0)
+    return Model().to(device)
+"""
+
+
+def test_a_block_mask_is_made_afresh_for_every_step(tmp_path):
+    assert verdicts(write_target(tmp_path, BLOCKS), buckets=(2, 1)) == [Verdict.OK, Verdict.OK]

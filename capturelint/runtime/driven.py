@@ -27,7 +27,7 @@ from capturelint.runtime.lines import Line, LineLog, Store
 from capturelint.runtime.observations import Observation, Spot
 from capturelint.runtime.project import Project
 from capturelint.runtime.states import RandomState
-from capturelint.runtime.trace import Call, Recorder, Watch, each_tensor, key_of
+from capturelint.runtime.trace import Call, Recorder, Watch, each_tensor, key_of, short_name
 
 MAX_SLOTS = 2000
 ERRORS = (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError, AssertionError)
@@ -273,7 +273,7 @@ class Indices(Recorder):  # type: ignore[no-untyped-call]
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
         """Run the call and note a negative index."""
-        if str(func).split(".")[1] in WRITES:
+        if short_name(str(func)) in WRITES:
             indices = [each for each in each_tensor(args[1:]) if each.dtype in (torch.int64, torch.int32)]
             if any(bool((each < 0).any()) for each in indices):
                 self.wrapped.append(self.project.spots(sys._getframe(1)))

@@ -17,7 +17,7 @@ import torch
 from capturelint.emulator.ledger import is_freed
 from capturelint.runtime.observations import Observation, Spot
 from capturelint.runtime.project import Project
-from capturelint.runtime.trace import Watch, each_tensor, key_of
+from capturelint.runtime.trace import Watch, each_tensor, key_of, short_name
 from capturelint.vocabulary import ObservationKind
 
 
@@ -64,7 +64,7 @@ class Liveness(Watch):  # type: ignore[no-untyped-call]
         storage = tensor.untyped_storage()
         spots = self.project.spots(sys._getframe(2))
         self.watched[key] = Watched(
-            weakref.ref(storage, self.noted(key)), key, tuple(tensor.shape), call.split(".")[1], spots
+            weakref.ref(storage, self.noted(key)), key, tuple(tensor.shape), short_name(call), spots
         )
         # The line is also noted when the tensor's own object dies: the emulator keeps the storage.
         weakref.finalize(tensor, self.noted(key), None).atexit = False

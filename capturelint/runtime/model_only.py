@@ -7,6 +7,7 @@ and one position; ``forward`` gets views of them, which a capture records as not
 
 from __future__ import annotations
 
+import copy
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +26,9 @@ from capturelint.runtime.static_cache import StaticCache, WatchingCache
 from capturelint.runtime.target import Inputs, Target
 
 REFUSALS = (RuntimeError, TypeError, ValueError, IndexError, AttributeError, AssertionError, KeyError)
+
+KEYS_PER_BLOCK = 128
+"""What ``create_block_mask`` takes by default."""
 
 Layout = Callable[[torch.Tensor, int], torch.Tensor]
 
@@ -55,6 +59,7 @@ class Call:
     cache: str = ""
     mask: str = ""
     mask_is_flat: bool = False
+    block_mask: str = ""
     constants: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -64,6 +69,7 @@ class ModelState:
 
     model: Any
     cache: Any = None
+    block_mask: Any = None
     call: Call | None = None
 
 
@@ -115,11 +121,12 @@ def decode(state: object, token: torch.Tensor, position: torch.Tensor) -> object
     """One decode step."""
     assert isinstance(state, ModelState)
     assert state.call is not None
-    return state.model(**arguments(state.call, state.cache, token, position))
+    return state.model(**arguments(state.call, state, token, position))
 
 
-def arguments(call: Call, cache: Any, token: torch.Tensor, position: torch.Tensor) -> dict[str, object]:  # noqa: ANN401
+def arguments(call: Call, state: ModelState, token: torch.Tensor, position: torch.Tensor) -> dict[str, object]:
     """The keywords of one call."""
+    cache = state.cache
     batch = token.shape[0]
     given: dict[str, object] = {call.tokens: call.token_layout(token, batch), **call.constants}
     given |= {name: call.position_layout(position, batch) for name in call.positions}
@@ -128,7 +135,24 @@ def arguments(call: Call, cache: Any, token: torch.Tensor, position: torch.Tenso
     if call.mask and isinstance(cache, StaticCache):
         mask = cache.mask(position)
         given[call.mask] = mask[0, 0].expand(batch, -1) if call.mask_is_flat else mask
+    if call.block_mask:
+        given[call.block_mask] = copy.copy(state.block_mask)  # gpt-fast gives each one another ``mask_mod``
     return given
+
+
+def block_mask(length: int, device: torch.device) -> Any:  # noqa: ANN401 - torch's flex_attention is imported late
+    """A causal mask of one query over all blocks of ``length`` keys: the same blocks at every position."""
+    from torch.nn.attention.flex_attention import BlockMask
+
+    blocks = torch.arange(-(-length // KEYS_PER_BLOCK), dtype=torch.int32, device=device)
+    count = torch.full((1, 1, 1), len(blocks), dtype=torch.int32, device=device)
+    return BlockMask.from_kv_blocks(
+        count,
+        blocks.reshape(1, 1, 1, -1),
+        BLOCK_SIZE=KEYS_PER_BLOCK,
+        mask_mod=lambda batch, head, query, key: query >= key,
+        seq_lengths=(1, length),
+    )
 
 
 def fit(state: ModelState, batch: int, max_length: int, path: Path) -> None:
@@ -138,7 +162,10 @@ def fit(state: ModelState, batch: int, max_length: int, path: Path) -> None:
     for call in ways(state.model, has_caches, path):
         try:
             state.cache = make_cache(state.model, call, batch, max_length)
-            if not list(flatten(try_out(state.model, call, state.cache, batch))):
+            if call.block_mask:
+                length = getattr(state.model, "max_seq_length", max_length)
+                state.block_mask = block_mask(length, device_of(state.model))
+            if not list(flatten(try_out(call, state, batch))):
                 raise TypeError("forward returned no tensor")
             state.cache = make_cache(state.model, call, batch, max_length)
         except REFUSALS as error:
@@ -160,9 +187,10 @@ def ways(model: torch.nn.Module, has_caches: bool, path: Path) -> Iterator[Call]
         raise TargetError(f"{path}: no parameter of `forward` is called like token ids ({', '.join(TOKENS)})")
     positions = tuple(name for name in POSITIONS if name in parameters)
     cache = "" if has_caches else first_of(parameters, CACHES)
-    mask = first_of(parameters, MASKS) if cache else ""
+    blocks = next((name for name, each in parameters.items() if "BlockMask" in str(each.annotation)), "")
+    mask = first_of(parameters, MASKS) if cache and not blocks else ""
     constants: dict[str, object] = {"use_cache": True} if "use_cache" in parameters else {}
-    filled = {tokens, *positions, cache, mask, *constants}
+    filled = {tokens, *positions, cache, mask, blocks, *constants}
     for name, parameter in parameters.items():
         is_open = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         if name not in filled and parameter.default is parameter.empty and not is_open:
@@ -172,7 +200,7 @@ def ways(model: torch.nn.Module, has_caches: bool, path: Path) -> Iterator[Call]
             )
     for token_layout, position_layout, is_flat in product((rows, flat), layouts(positions), (False, True)):
         if mask or not is_flat:
-            yield Call(tokens, token_layout, positions, position_layout, cache, mask, is_flat, constants)
+            yield Call(tokens, token_layout, positions, position_layout, cache, mask, is_flat, blocks, constants)
 
 
 def layouts(positions: tuple[str, ...]) -> tuple[Layout, ...]:
@@ -196,7 +224,7 @@ def make_cache(model: Any, call: Call, batch: int, max_length: int) -> StaticCac
         return None
     watching = WatchingCache()
     token, position = trial(model, batch)
-    given = arguments(call, watching, token, position)
+    given = arguments(call, ModelState(model, watching), token, position)
     if call.mask:
         shape = (batch, 1) if call.mask_is_flat else (1, 1, 1, 1)
         given[call.mask] = torch.ones(shape, dtype=torch.bool, device=device_of(model))
@@ -205,10 +233,10 @@ def make_cache(model: Any, call: Call, batch: int, max_length: int) -> StaticCac
     return StaticCache(watching.layers, batch, max_length, device_of(model))
 
 
-def try_out(model: Any, call: Call, cache: StaticCache | None, batch: int) -> object:  # noqa: ANN401
+def try_out(call: Call, state: ModelState, batch: int) -> object:
     """One eager step with a cache that is thrown away."""
     with torch.no_grad():
-        return model(**arguments(call, cache, *trial(model, batch)))
+        return state.model(**arguments(call, state, *trial(state.model, batch)))
 
 
 def trial(model: torch.nn.Module, batch: int) -> tuple[torch.Tensor, torch.Tensor]:

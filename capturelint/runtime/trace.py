@@ -53,11 +53,18 @@ class Call:
     @property
     def short(self) -> str:
         """``cat`` for ``aten.cat.default``."""
-        return self.name.split(".")[1] if self.name.count(".") else self.name
+        return short_name(self.name)
+
+
+def short_name(name: str) -> str:
+    """``cat`` for ``aten.cat.default``; operators of higher order have one name."""
+    return name.split(".")[1] if "." in name else name
 
 
 class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A mode that sees every ATen call made while it is entered."""
+    """A mode that sees every ATen call made while it is entered, and operators of higher order (``flex_attention``)."""
+
+    supports_higher_order_operators = True
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
