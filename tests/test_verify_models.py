@@ -133,3 +133,34 @@ def build(device):
 
 def test_a_block_mask_is_made_afresh_for_every_step(tmp_path):
     assert verdicts(write_target(tmp_path, BLOCKS), buckets=(2, 1)) == [Verdict.OK, Verdict.OK]
+
+
+START_POS = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(16, 4)
+        self.register_buffer("keys", torch.zeros(4, 64, 4))
+
+    def forward(self, tokens: torch.Tensor, start_pos: int):
+        x = self.embed(tokens)
+        self.keys[: x.shape[0], start_pos : start_pos + 1] = x  # here
+        return (x @ self.keys[: x.shape[0], : start_pos + 1].mT).softmax(-1) @ self.keys[: x.shape[0], : start_pos + 1]
+
+def build(device):
+    torch.manual_seed(0)
+    return Model().to(device)
+"""
+
+
+@pytest.mark.parametrize("annotation", [": int", ""])
+def test_a_position_that_is_a_number_of_the_host_is_one_that_the_graph_freezes(tmp_path, annotation):
+    source = START_POS.replace("start_pos: int", f"start_pos{annotation}")
+    sent = messages_of(plan(write_target(tmp_path, source)))
+    *_, result = [each for each in sent if isinstance(each, BucketResult)]
+    found = blame(result.observations, 2, Suspects())
+    line = source[: source.index("# here")].count("\n") + 1
+    assert (result.verdict, found[0].rule, found[0].place.line) == (Verdict.REPLAY_DIFFERS, "baked-scalar", line)

@@ -2,7 +2,7 @@
 
 The names are those of gpt-fast, of nanoGPT-like models, of transformers and of vLLM-like ones. Shapes are found by
 trying: the few layouts that such models use are called eagerly until one works. The inputs are always a token a row
-and one position; ``forward`` gets views of them, which a capture records as nothing.
+and one position, on the device and as a number of the host; ``forward`` gets views, which a capture records as nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from capturelint.arguments import CACHES, MASKS, POSITIONS, TOKENS
+from capturelint.arguments import CACHES, COUNTERS, MASKS, POSITIONS, TOKENS
 from capturelint.errors import TargetError
 from capturelint.runtime.outputs import flatten
 from capturelint.runtime.project import project_roots
@@ -31,6 +31,8 @@ KEYS_PER_BLOCK = 128
 """What ``create_block_mask`` takes by default."""
 
 Layout = Callable[[torch.Tensor, int], torch.Tensor]
+OnHost = None
+"""The layout of a position that is a Python number."""
 
 
 def rows(tensor: torch.Tensor, batch: int) -> torch.Tensor:
@@ -55,7 +57,7 @@ class Call:
     tokens: str
     token_layout: Layout
     positions: tuple[str, ...] = ()
-    position_layout: Layout = shared
+    position_layout: Layout | None = shared
     cache: str = ""
     mask: str = ""
     mask_is_flat: bool = False
@@ -95,7 +97,7 @@ def model_target(build: Callable[[str], object], path: Path, max_length: int) ->
     def inputs(batch: int, step: int, device: str) -> Inputs:
         generator = torch.Generator().manual_seed(step)
         token = torch.randint(0, vocabulary[0], (batch, 1), generator=generator)
-        return {"token": token.to(device), "position": torch.tensor([step], device=device)}
+        return {"token": token.to(device), "position": torch.tensor([step], device=device), "place": step}
 
     return Target(
         build_state, inputs, decode, project_roots(path), prepare, max_length - 1, lambda: tuple(sorted(folders))
@@ -117,19 +119,22 @@ def vocabulary_of(model: torch.nn.Module, path: Path) -> int:
     return tables[0].num_embeddings
 
 
-def decode(state: object, token: torch.Tensor, position: torch.Tensor) -> object:
-    """One decode step."""
+def decode(state: object, token: torch.Tensor, position: torch.Tensor, place: int) -> object:
+    """One decode step; ``place`` is ``position`` as a number of the host."""
     assert isinstance(state, ModelState)
     assert state.call is not None
-    return state.model(**arguments(state.call, state, token, position))
+    return state.model(**arguments(state.call, state, token, position, place))
 
 
-def arguments(call: Call, state: ModelState, token: torch.Tensor, position: torch.Tensor) -> dict[str, object]:
+def arguments(
+    call: Call, state: ModelState, token: torch.Tensor, position: torch.Tensor, place: int
+) -> dict[str, object]:
     """The keywords of one call."""
     cache = state.cache
     batch = token.shape[0]
     given: dict[str, object] = {call.tokens: call.token_layout(token, batch), **call.constants}
-    given |= {name: call.position_layout(position, batch) for name in call.positions}
+    where = place if call.position_layout is OnHost else call.position_layout(position, batch)
+    given |= dict.fromkeys(call.positions, where)
     if call.cache:
         given[call.cache] = cache
     if call.mask and isinstance(cache, StaticCache):
@@ -185,7 +190,8 @@ def ways(model: torch.nn.Module, has_caches: bool, path: Path) -> Iterator[Call]
     tokens = first_of(parameters, TOKENS)
     if not tokens:
         raise TargetError(f"{path}: no parameter of `forward` is called like token ids ({', '.join(TOKENS)})")
-    positions = tuple(name for name in POSITIONS if name in parameters)
+    counters = [name for name, each in parameters.items() if name in COUNTERS and each.default is each.empty]
+    positions = (*(name for name in POSITIONS if name in parameters), *(c for c in counters if c not in POSITIONS))
     cache = "" if has_caches else first_of(parameters, CACHES)
     blocks = next((name for name, each in parameters.items() if "BlockMask" in str(each.annotation)), "")
     mask = first_of(parameters, MASKS) if cache and not blocks else ""
@@ -198,15 +204,19 @@ def ways(model: torch.nn.Module, has_caches: bool, path: Path) -> Iterator[Call]
                 f"{path}: `forward` needs `{name}`, which verify does not know how to fill; "
                 "give it a default, or define inputs and step"
             )
-    for token_layout, position_layout, is_flat in product((rows, flat), layouts(positions), (False, True)):
+    on_host = any("int" in str(parameters[name].annotation) for name in positions)
+    for token_layout, position_layout, is_flat in product((rows, flat), layouts(positions, on_host), (False, True)):
         if mask or not is_flat:
             yield Call(tokens, token_layout, positions, position_layout, cache, mask, is_flat, blocks, constants)
 
 
-def layouts(positions: tuple[str, ...]) -> tuple[Layout, ...]:
-    """The shapes that positions of these names have, the usual one first."""
+def layouts(positions: tuple[str, ...], on_host: bool) -> tuple[Layout | None, ...]:
+    """The shapes that positions of these names have, the usual one first; numbers of the host come last if unsaid."""
+    if not positions:
+        return (shared,)
     usual = shared if {"input_pos", "cache_position", "pos"} & set(positions) else rows
-    return (usual, *(each for each in (rows, flat, shared) if each is not usual)) if positions else (shared,)
+    tensors = (usual, *(each for each in (rows, flat, shared) if each is not usual))
+    return (OnHost, *tensors) if on_host or not set(POSITIONS) & set(positions) else (*tensors, OnHost)
 
 
 def first_of(parameters: Mapping[str, inspect.Parameter], names: tuple[str, ...]) -> str:
@@ -223,8 +233,7 @@ def make_cache(model: Any, call: Call, batch: int, max_length: int) -> StaticCac
     if not call.cache:
         return None
     watching = WatchingCache()
-    token, position = trial(model, batch)
-    given = arguments(call, ModelState(model, watching), token, position)
+    given = arguments(call, ModelState(model, watching), *trial(model, batch))
     if call.mask:
         shape = (batch, 1) if call.mask_is_flat else (1, 1, 1, 1)
         given[call.mask] = torch.ones(shape, dtype=torch.bool, device=device_of(model))
@@ -239,10 +248,10 @@ def try_out(call: Call, state: ModelState, batch: int) -> object:
         return state.model(**arguments(call, state, *trial(state.model, batch)))
 
 
-def trial(model: torch.nn.Module, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
+def trial(model: torch.nn.Module, batch: int) -> tuple[torch.Tensor, torch.Tensor, int]:
     """Inputs for a trial."""
     token = torch.zeros((batch, 1), dtype=torch.long, device=device_of(model))
-    return token, torch.zeros(1, dtype=torch.long, device=device_of(model))
+    return token, torch.zeros(1, dtype=torch.long, device=device_of(model)), 0
 
 
 def device_of(model: torch.nn.Module) -> torch.device:

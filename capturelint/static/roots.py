@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from capturelint.arguments import CACHES, TOKENS
+from capturelint.arguments import CACHES, COUNTERS, TOKENS
 from capturelint.catalog import Operations
 from capturelint.static import classes
 from capturelint.static.driver import Driver, Facts, finish_step
@@ -51,33 +51,6 @@ CARRIED = frozenset(
     [*TOKENS, *CACHES, "past_key_value", "cache_params", "layer_past", "decoder_input_ids", "encoder_outputs"]
 )
 """What a decode step is given though it may be left out: tokens, what earlier steps filled, what an encoder made."""
-COUNTERS = frozenset(
-    [
-        "start_pos",
-        "input_pos",
-        "pos",
-        "position",
-        "cur_pos",
-        "current_pos",
-        "step",
-        "cur_step",
-        "offset",
-        "cache_len",
-        "cache_length",
-        "kv_len",
-        "kv_length",
-        "seq_len",
-        "seqlen",
-        "cur_len",
-        "current_length",
-        "past_len",
-        "past_length",
-        "past_key_values_length",
-        "context_len",
-        "context_length",
-        "num_tokens_so_far",
-    ]
-)
 
 
 @dataclass(slots=True)
