@@ -237,6 +237,8 @@ def instance_attribute(vm: Interpreter, owner: Ref, name: str, node: ast.AST) ->
     value = read_slot(vm, owner, name)
     if value is not None:
         return value
+    if name in TABLES:
+        return BoundExternal(owner, name)
     if isinstance(found.cls, ClassDef):
         if (instead := registries.replacement(vm, found.cls, name)) is not None:
             return Method(instead, owner)
@@ -298,9 +300,39 @@ def is_declared(vm: Interpreter, found: Object) -> bool:
     return not is_open(vm, found.cls) and find_method(vm, found.cls, "__getattr__") is None
 
 
-def is_module_list(found: Object) -> bool:
-    """``nn.ModuleList`` and ``nn.Sequential``, whose children are slots by number."""
-    return isinstance(found.cls, str) and found.cls.endswith((".ModuleList", ".Sequential", ".ParameterList"))
+def list_base(vm: Interpreter, found: Object) -> str | None:
+    """The class outside the analysed code that keeps an object's items as slots by number: a list, a module list."""
+    if not isinstance(found.cls, ClassDef):
+        return found.cls if found.cls is not None and is_list(found.cls) else None
+    if find_method(vm, found.cls, "__iter__") or find_method(vm, found.cls, "__getitem__"):
+        return None
+    return next((base for base in bases(vm, found.cls) if isinstance(base, str) and is_list(base)), None)
+
+
+def is_list(path: str) -> bool:
+    """``list`` and its like, ``nn.ModuleList``, ``nn.Sequential``, ``nn.ParameterList``."""
+    if path.startswith("torch.nn."):
+        return path.endswith((".ModuleList", ".Sequential", ".ParameterList"))
+    return path in ("builtins.list", "builtins.tuple", "collections.UserList")
+
+
+def fill_items(vm: Interpreter, owner: Ref, args: list[Value]) -> None:
+    """What the initialiser of a class derived from a list does with its arguments."""
+    found = vm.heap[owner]
+    base = list_base(vm, found)
+    if base is None or not args:
+        return
+    items = list(args) if base.endswith(".Sequential") else vm.items(args[0])
+    if items is None:
+        put_element(vm, owner, vm.element(args[0]))
+    else:
+        slots: dict[object, Value] = {**found.slots}
+        slots.update(enumerate(items))
+        vm.heap.replace(owner, slots=slots)
+
+
+TABLES = frozenset({"__dict__", "_buffers", "_parameters", "_modules"})
+"""The dictionaries by which an object's attributes can be reached as well."""
 
 
 def callable_on_module(name: str) -> bool:

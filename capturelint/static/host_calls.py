@@ -350,6 +350,9 @@ SPECIAL: dict[str, Callable[[Interpreter, list[Value], dict[str, Value], ast.AST
     "torch.set_default_device": default_device,
     "types.SimpleNamespace": namespace,
     "argparse.Namespace": namespace,
+    "builtins.object.__setattr__": lambda vm, args, kwargs, node: python_calls.set_attribute(
+        vm, args, kwargs, node, None
+    ),
     "logging.getLogger": lambda vm, args, kwargs, node: vm.heap.new(Object(Sort.INSTANCE, LOGGER)),
     "collections.OrderedDict": ordered_dict,
     "collections.defaultdict": default_dict,
@@ -462,6 +465,11 @@ def call_instance(
         return attributes.plain_attribute(vm, owner, str(constant(args[0])), node)
     if name == "get" and args and isinstance(found.cls, ClassDef):
         return looked_up(vm, owner, found.cls, args, node)
+    if name == "__init__":
+        attributes.fill_items(vm, owner, args)
+        return NONE
+    if name == "__setattr__":
+        return python_calls.set_attribute(vm, [owner, *args], kwargs, node, None)
     if name == "_replace" and isinstance(found.cls, ClassDef):
         return with_changes(vm, [owner], kwargs, node)
     if cls == "" and not isinstance(found.cls, ClassDef):

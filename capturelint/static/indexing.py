@@ -55,6 +55,8 @@ def load_one(vm: Interpreter, owner: Value, index: Value, node: ast.Subscript) -
             return sequence_item(vm, owner, index, node)
         case Ref():
             return object_item(vm, owner, index, node)
+        case BoundExternal(owner=holder, name=name) if name in attributes.TABLES and isinstance(constant(index), str):
+            return vm.attribute(holder, str(constant(index)), node)
         case Const(value=str()) | Text():
             return Text()
         case _:
@@ -305,6 +307,10 @@ def store(vm: Interpreter, owner: Value, target: ast.Subscript, value: Value, sc
                 store_tensor(vm, option, index, value, target)
             case Ref():
                 store_object(vm, option, index, value, target)
+            case BoundExternal(owner=holder, name=name) if name in attributes.TABLES:
+                key = constant(index)
+                if isinstance(key, str):
+                    attributes.store(vm, holder, key, value, target)
             case _:
                 pass
 
