@@ -180,6 +180,8 @@ def instantiate(
         vm.call(function, [made, *args], kwargs, node, extra=extra)
     elif makes_fields(vm, definition):
         fill_fields(vm, made, definition, args, kwargs, extra, node)
+    else:
+        attributes.fill_items(vm, made, args)
     return made
 
 

@@ -632,7 +632,7 @@ class Interpreter:
                     return [self.heap.read(value, key) or UNKNOWN for key in sorted(found.slots, key=str)]
                 if found is not None and found.sort is Sort.DICT and found.element is None:
                     return [Const(key) for key in found.slots]
-                if found is not None and found.element is None and attributes.is_module_list(found):
+                if found is not None and found.element is None and attributes.list_base(self, found):
                     return [self.heap.read(value, key) or UNKNOWN for key in found.slots if isinstance(key, int)]
                 return matching.tuple_items(self, value)
             case _:
