@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from capturelint.static import attributes
+from capturelint.static import attributes, torch_calls
 from capturelint.static.homes import Sort
 from capturelint.static.index import ClassDef
 from capturelint.static.values import Ref, Value
@@ -76,3 +76,22 @@ def compared(vm: Interpreter, op: ast.cmpop, left: Value, right: Value, node: as
     own, mirrored = COMPARISONS[type(op)]
     made = run_method(vm, left, (own,), [right], node)
     return made if made is not None else run_method(vm, right, (mirrored,), [left], node)
+
+
+def written(vm: Interpreter, value: Ref, node: ast.AST) -> None:
+    """The text of an object: what its class defines for that, or its items or fields, one by one."""
+    found = vm.heap.get(value)
+    if found is None or run_method(vm, value, ("__str__", "__repr__"), [], node) is not None:
+        return
+    if found.sort is not Sort.INSTANCE or (isinstance(found.cls, ClassDef) and shows_fields(found.cls)):
+        for item in (*found.slots.values(), found.element):
+            if item is not None and not isinstance(item, Ref):
+                torch_calls.formatted(vm, item, node)
+
+
+def shows_fields(definition: ClassDef) -> bool:
+    """A dataclass whose text is that of its fields."""
+    fields = [field.value for field in definition.fields.values() if field.value is not None]
+    return definition.is_dataclass and not any(
+        "repr=" in ast.unparse(node) for node in (*definition.node.decorator_list, *fields)
+    )

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from capturelint.catalog import Case, Operation
-from capturelint.static import attributes, results, transfers
+from capturelint.static import attributes, protocols, results, transfers
 from capturelint.static.homes import Sort
 from capturelint.static.index import ClassDef
 from capturelint.static.values import (
@@ -185,6 +185,8 @@ def formatted(vm: Interpreter, value: Value, node: ast.AST) -> None:
     if tensor is not None and tensor.on_device:
         vm.emit(EventKind.SYNC, node, "format", tensor.sure)
         return
+    if isinstance(value, Ref):
+        protocols.written(vm, value, node)
     if isinstance(value, Sequence):
         inner = tensor_in(element_of(value))
         if inner is not None and inner.on_device:
