@@ -92,6 +92,8 @@ class Driver:
         self.direct: set[object] = set()
         self.depth = 0
         self.replays_before = 0
+        self.begun = 0
+        """Replays before the running call, or round of a loop, began."""
         self.capacity: dict[int, int] = {}
         self.rows: dict[int, int] = {}
         self.lookups: list[tuple[int, Site]] = []
@@ -139,13 +141,15 @@ class Driver:
 
     # ---------------------------------------------------------------- hooks
 
-    def on_call(self, vm: Interpreter, definition: object) -> None:
-        """An analysed function is called."""
+    def on_call(self, vm: Interpreter, definition: object) -> int:
+        """An analysed function is called; gives what ``begun`` is to be again when it is left."""
+        begun, self.begun = self.begun, self.replays
         if vm.recording:
             self.facts.recorded.add(definition)
             self.direct.add(definition)
         else:
             self.called.add(definition)
+        return begun
 
     def in_step(self, vm: Interpreter) -> bool:
         """True inside a function that is also recorded."""
@@ -232,8 +236,8 @@ class Driver:
         A name given once, to what the capture returned, is the static output itself and meant to change.
         """
         again = self.loops > 0 or isinstance(getattr(node, "value", None), ast.Call)
-        later = not vm.recording and again and self.replays > self.replays_before
-        if not (later and isinstance(value, Tensor) and value.recorded):
+        later = not vm.recording and again and self.replays > max(self.replays_before, self.begun)
+        if not (later and isinstance(value, Tensor) and value.output):
             return value
         ident = vm.ident()
         self.aliases[ident] = (self.replays, vm.site(node))
@@ -361,7 +365,7 @@ class Driver:
         """A value is kept across iterations: an output of the graph is overwritten by the next replay."""
         if vm.recording or self.replays == self.replays_before or not self.loops:
             return
-        if any(tensor.recorded for tensor in tensors_of(vm.heap, value)):
+        if any(tensor.output for tensor in tensors_of(vm.heap, value)):
             vm.emit(EventKind.STALE_OUTPUT, node, how, Confidence.LIKELY, phase=Phase.REPLAY)
 
     def on_register(self, vm: Interpreter, key: Value, value: Value) -> None:

@@ -131,11 +131,13 @@ def in_loop(vm: Interpreter) -> Iterator[None]:
     if vm.driver is None:
         yield
         return
+    begun, vm.driver.begun = vm.driver.begun, vm.driver.replays
     vm.driver.loops += 1
     try:
         yield
     finally:
         vm.driver.loops -= 1
+        vm.driver.begun = begun
 
 
 def run_capture_query(vm: Interpreter, node: ast.If, value: Value, scope: Scope, rest: list[ast.stmt]) -> bool:

@@ -64,6 +64,7 @@ def result(
         "sure": max((t.sure for t in deciding), default=Confidence.CERTAIN),
         "ident": vm.ident(),
         "recorded": vm.recording,
+        "output": vm.recording,
         "negative": any(t.negative for t in tensors),
         "varies": max((varies_of(v) for v in flat), default=Varies.NEVER) if memory is Memory.HOST else Varies.NEVER,
         "stretched": any(t.stretched for t in tensors),
@@ -308,8 +309,8 @@ def as_view(made: Value, lead: Tensor) -> Value:
     """A result that shares memory with its source keeps the source's home."""
     if isinstance(made, Tensor):
         return replace(made, home=lead.home, view=True, kind=lead.kind, ident=lead.ident, recorded=lead.recorded,
-                       negative=lead.negative, extends=lead.extends, made=lead.made, memory=lead.memory,
-                       strided=lead.strided)  # fmt: skip
+                       output=lead.output, negative=lead.negative, extends=lead.extends, made=lead.made,
+                       memory=lead.memory, strided=lead.strided)  # fmt: skip
     return made
 
 
@@ -338,6 +339,7 @@ def like(vm: Interpreter, name: str, lead: Tensor, args: list[Value], kwargs: di
         extends=None,
         ident=vm.ident(),
         recorded=vm.recording,
+        output=vm.recording,
         negative=isinstance(number, (int, float)) and number < 0,
         deps=frozenset(),
         parameter=False,

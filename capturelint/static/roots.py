@@ -238,7 +238,9 @@ def protocol_step(stage: Stage, vm: Interpreter, entry: Entry) -> Prepared | Non
 def static_input(vm: Interpreter, value: Value) -> Value:
     """An input as the step receives it: a tensor at a fixed address, refilled before every replay."""
     if isinstance(value, Tensor):
-        return replace(value, deps=frozenset(), varies=Varies.NEVER, recorded=False, ident=vm.ident(), rows=None)
+        return replace(
+            value, deps=frozenset(), varies=Varies.NEVER, recorded=False, output=False, ident=vm.ident(), rows=None
+        )
     return value
 
 

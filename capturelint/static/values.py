@@ -139,6 +139,8 @@ class Tensor:
     ident: int = 0
     rows: int | None = None
     recorded: bool = False
+    output: bool = False
+    """True where recorded code made it, under this capture or an earlier one: a replay writes it again."""
     negative: bool = False
     zero: bool = False
     """True where a first item is surely the number 0: ``arange(n)``, a literal list with a 0."""
@@ -442,6 +444,7 @@ def join_tensors(left: Tensor, right: Tensor) -> Tensor:
         ident=left.ident if left.ident == right.ident else 0,
         rows=left.rows if left.rows == right.rows else None,
         recorded=left.recorded and right.recorded,
+        output=left.output and right.output,
         negative=left.negative or right.negative,
         varies=max(left.varies, right.varies),
         deps=left.deps | right.deps,
