@@ -513,7 +513,8 @@ def store(vm: Interpreter, owner: Value, name: object, value: Value, node: ast.A
             present = class_attribute(vm, option.definition, name, node)
             write_slot(vm, vm.rebinding(option.definition, name, present), name, value, node)
         elif isinstance(option, Tensor) and name == "data" and vm.recording and option.home is not None:
-            vm.step.stores.append(Store(option.home, option, value, vm.site(node), vm.doubt, bool(vm.hidden)))
+            swap = Store(option.home, option, value, vm.site(node), vm.doubt, bool(vm.hidden), data=True)
+            vm.step.stores.append(swap)
         elif isinstance(option, Tensor) and name == "data" and vm.driver is not None:
             vm.driver.on_swap(vm, option, value, node)
 

@@ -191,6 +191,8 @@ def run_function(
     scope = Scope(function.module, function.scope)
     scope.owner = function.owner
     call = Call(definition.qualified_name, function.module, node, definition)
+    if vm.inside is not None and vm.inside[0] is node and is_manager(definition):
+        call.body, vm.inside = vm.inside[1], None
     bind_parameters(vm, definition.node, args, kwargs, scope, extra)
     if function.owner is not None and args and "staticmethod" not in attributes.decorator_names(definition.node):
         scope.this = args[0]
@@ -217,6 +219,12 @@ def run_function(
     if vm.trying == vm.conditions() and not (alive or call.returns or call.yields):
         raise RaisedError
     return leave(vm, call, alive)
+
+
+def is_manager(definition: FunctionDef) -> bool:
+    """A generator under ``contextmanager``."""
+    names = attributes.decorator_names(definition.node)
+    return any(name.rpartition(".")[2] in ("contextmanager", "asynccontextmanager") for name in names)
 
 
 def leave(vm: Interpreter, call: object, alive: bool) -> Value:
@@ -357,6 +365,8 @@ KEEPING = frozenset(
         "torch.jit.export",
         "contextmanager",
         "contextlib.contextmanager",
+        "asynccontextmanager",
+        "contextlib.asynccontextmanager",
         "abstractmethod",
         "torch._dynamo.disable",
         "torch.compiler.disable",

@@ -94,6 +94,8 @@ def call_list(
             for value in items if items is not None else [vm.element(args[0])] if args else []:
                 keep(vm, owner, value, node, exact=items is not None)
             return NONE
+        case "pop" if not args and found.sort is Sort.LIST and found.slots and found.element is None:
+            return pop_last(vm, owner, found)
         case "pop" | "popleft":
             return attributes.element(vm, owner)
         case "copy":
@@ -105,6 +107,18 @@ def call_list(
             return Number()
         case _:
             return NONE
+
+
+def pop_last(vm: Interpreter, owner: Ref, found: Object) -> Value:
+    """Take the last item off a list: what the step put there itself was never kept."""
+    last = len(found.slots) - 1
+    value = attributes.read_slot(vm, owner, last) or UNKNOWN
+    vm.heap.replace(owner, slots={key: item for key, item in found.slots.items() if key != last})
+    own = [at for at, store in enumerate(vm.step.stores) if store.home == Home(owner.oid, "append")]
+    if own and vm.recording:
+        del vm.step.stores[own[-1]]
+    vm.heap.per_step.discard(Home(owner.oid, LENGTH))
+    return value
 
 
 def keep(vm: Interpreter, owner: Ref, value: Value, node: ast.AST, exact: bool = True) -> None:

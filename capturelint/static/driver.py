@@ -456,6 +456,9 @@ def judge_store(vm: Interpreter, store: Store) -> None:
     """One tensor that was put into a slot that outlives the step."""
     if all(tensor.memory is Memory.HOST for tensor in tensors_of(vm.heap, store.new)):
         return  # no graph holds the address of pageable memory
+    holder = vm.heap.objects.get(store.home.owner) if not store.data else None
+    if holder is not None and holder.slots.get(store.home.key) == store.old:
+        return  # put back before the step ended
     grown = [t for t in tensors_of(vm.heap, store.new) if t.extends is not None and t.made is not None]
     sure = Confidence.LIKELY if store.doubt else Confidence.CERTAIN
     if store.hidden:

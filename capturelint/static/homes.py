@@ -301,6 +301,8 @@ class Store:
     hidden: bool
     outside: bool = False
     """True for a store by the capturing function itself: keeping an output is not building a buffer."""
+    data: bool = False
+    """True where the tensor in the slot is given other memory (``x.data = y``) and the slot is left alone."""
 
 
 def homes_in(heap: Heap, value: Value) -> frozenset[Home]:

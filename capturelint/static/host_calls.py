@@ -80,7 +80,7 @@ def call_external(
     scope: Scope | None,
 ) -> Value:
     """A call of an external name."""
-    if path.startswith("builtins."):
+    if path.startswith("builtins.") and path not in SPECIAL:
         return python_calls.call_builtin(vm, path.removeprefix("builtins."), args, kwargs, node, extra, scope)
     if path.startswith(("torch.cuda.", "torch.accelerator.")):
         return cuda_calls.call_cuda(vm, path.partition(".")[2].partition(".")[2], args, kwargs, node)

@@ -16,6 +16,7 @@ from capturelint.static.index import ClassDef
 from capturelint.static.values import (
     NONE,
     UNKNOWN,
+    BoundExternal,
     Const,
     Kind,
     Number,

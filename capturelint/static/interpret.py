@@ -148,6 +148,8 @@ class Interpreter:
         self.side_streams: dict[object, Stream] = {}
         self.stream_stack: list[Value] = []
         self.autocast: Site | None = None
+        self.inside: tuple[ast.expr, Callable[[Value], None]] | None = None
+        """The call that makes a manager, and the body to run where it yields."""
         self.driver: Driver | None = None
         self.watch: Watch | None = None
 
@@ -488,7 +490,7 @@ class Interpreter:
 
     def run_try(self, node: ast.Try, scope: Scope) -> bool:
         """The body, then each handler from before and after it."""
-        before = self.save(scope)
+        before, mark = self.save(scope), len(self.stack[-1].returns)
         arrived: list[State] = []
         ended = self.attempt(node, scope)
         if ended and self.run(node.orelse, scope):
@@ -505,7 +507,21 @@ class Interpreter:
         alive = self.merge(scope, arrived)
         if not alive:
             self.restore(scope, before)
-        return self.run(node.finalbody, scope) and alive
+        return self.leaving(scope, mark, alive, lambda: self.run(node.finalbody, scope))
+
+    def leaving(self, scope: Scope, mark: int, alive: bool, final: Callable[[], bool]) -> bool:
+        """What runs when a block is left: at its end, and after each ``return`` in it, from the ``mark``-th on."""
+        call = self.stack[-1]
+        added = call.returns[mark:]
+        if not added:
+            return final() and alive
+        here = self.save(scope)
+        self.heap.merge([objects for _, objects in added])
+        final()
+        after = self.heap.snapshot()
+        call.returns[mark:] = [(value, after) for value, _ in added]
+        self.restore(scope, here)
+        return alive and final()
 
     def attempt(self, node: ast.Try, scope: Scope) -> bool:
         """The body of a ``try``; ``False`` where control never reaches its end."""
@@ -1195,6 +1211,8 @@ class Interpreter:
         """``yield value``."""
         value = self.eval(node.value, scope) if node.value is not None else NONE
         self.stack[-1].yields.append(value)
+        if managers.at_yield(self, value):
+            return UNKNOWN
         if self.driver is not None:
             self.driver.on_keep(self, value, node, "yield")
         return UNKNOWN

@@ -32,16 +32,51 @@ if TYPE_CHECKING:
     from capturelint.static.interpret import Interpreter
 
 
-def run_with(vm: Interpreter, node: ast.With | ast.AsyncWith, scope: Scope) -> bool:
-    """A ``with`` statement: what each manager means, then the body inside them."""
-    exits: list[Callable[[], None]] = []
-    for item in node.items:
-        exits.append(enter(vm, item, scope, node))
-    try:
+def run_with(vm: Interpreter, node: ast.With | ast.AsyncWith, scope: Scope, at: int = 0) -> bool:
+    """A ``with`` statement from its ``at``-th manager on: what each means, then the body inside them."""
+    if at == len(node.items):
         return vm.run(node.body, scope)
+    item, mark = node.items[at], len(vm.stack[-1].returns)
+    ended: list[bool] = []
+
+    def body(entered: Value) -> None:
+        if item.optional_vars is not None:
+            vm.assign(item.optional_vars, entered, scope, node)
+        ended.append(run_with(vm, node, scope, at + 1))
+
+    outer, vm.inside = vm.inside, (item.context_expr, body)
+    try:
+        leave = enter(vm, item, scope, node)
     finally:
-        for leave_manager in reversed(exits):
-            leave_manager()
+        vm.inside = outer
+    if not ended:
+        try:
+            ended.append(run_with(vm, node, scope, at + 1))
+            returned = [objects for _, objects in vm.stack[-1].returns[mark:]]
+            vm.heap.merge([] if ended[0] else returned)
+        finally:
+            leave()
+    if not ended[0]:
+        after = vm.heap.snapshot()
+        vm.stack[-1].returns[mark:] = [(value, after) for value, _ in vm.stack[-1].returns[mark:]]
+    return ended[0]
+
+
+def at_yield(vm: Interpreter, value: Value) -> bool:
+    """Run the body of the ``with`` statement whose manager the running generator is; ``False`` where it is none's."""
+    call = vm.stack[-1]
+    if call.body is None:
+        return False
+    body, call.body = call.body, None
+    stack, vm.stack = vm.stack, vm.stack[:-1]
+    entered = vm.driver is not None and vm.driver.depth == len(stack)
+    if vm.driver is not None and entered:
+        vm.driver.depth = len(vm.stack)  # the capture that began in the manager is its caller's
+    try:
+        body(value)
+    finally:
+        vm.stack = stack
+    return True
 
 
 def enter(vm: Interpreter, item: ast.withitem, scope: Scope, node: ast.AST) -> Callable[[], None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from capturelint.static.events import Site
@@ -21,6 +22,8 @@ class Call:
     definition: object
     returns: list[tuple[Value, Objects]] = field(default_factory=list)
     yields: list[Value] = field(default_factory=list)
+    body: Callable[[Value], None] | None = None
+    """The body of the ``with`` statement whose manager this call is: it runs where the call yields."""
     breaks: list[list[State]] = field(default_factory=list)
     continues: list[list[State]] = field(default_factory=list)
 
