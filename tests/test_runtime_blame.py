@@ -50,12 +50,25 @@ def rule_of(path: str, code: str, kind=ObservationKind.HOST_READ, **fields) -> s
         ("s = f'{x}'", "{x}", "implicit-sync"),
         ("y = k[:, :n]", "k[:, :n]", "implicit-sync"),
         ("assert (x < 1).all()", "assert (x < 1).all()", "tensor-branch"),
+        ("y = a if flag else b", "a if flag else b", "tensor-branch"),
+        ("if x.any() or y.any(): pass", "if x.any() or y.any(): pass", "tensor-branch"),
+        ("y = flag and other", "flag and other", "tensor-branch"),
+        ("y = [r for r in rows if r]", "[r for r in rows if r]", "tensor-branch"),
+        ("y = [int(r) for r in rows]", "[int(r) for r in rows]", "implicit-sync"),
         ("y = F.one_hot(x)", "F.one_hot(x)", "dynamic-shape"),
         ("y = x.unique_consecutive()", "x.unique_consecutive()", "dynamic-shape"),
     ],
 )
 def test_a_read_breaks_the_rule_that_its_line_says(model, source, code, rule):
     assert rule_of(model(source), code) == rule
+
+
+@pytest.mark.parametrize(
+    ("source", "rule"),
+    [("y = x.tolist()", "host-sync"), ("y = x.cpu()", "host-sync"), ("y = torch.tensor(n)", "upload")],
+)
+def test_a_copy_that_is_refused_is_a_read_where_the_method_reads(model, source, rule):
+    assert rule_of(model(source), source[4:], ObservationKind.PAGEABLE_COPY) == rule
 
 
 def test_growth_of_a_home_is_cache_growth(model):

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from capturelint.catalog import Rule, load_operations, load_rules
+from capturelint.catalog import Case, Rule, load_operations, load_rules
 from capturelint.finding import Evidence, Finding
 from capturelint.place import Frame, Place
 from capturelint.runtime.observations import Observation, Spot
@@ -163,11 +163,20 @@ def finding_of(observation: Observation, bucket: int, suspects: Suspects) -> Fin
         name = rule_name(observation, None)
         return written(observation, name, rules.get(name), None, evidence)
     spot = observation.spots[-1]
+    observation = as_read(observation, spot)
     for suspect in suspects.on(spot):
         if observation.kind in (rules[suspect.rule].runtime if suspect.rule in rules else ()):
             return confirmed(suspect, evidence)
     name = rule_name(observation, spot)
     return written(observation, name, rules.get(name), spot, evidence)
+
+
+def as_read(observation: Observation, spot: Spot) -> Observation:
+    """The observation, a read where a method that reads was refused: torch's error is the same for both directions."""
+    is_copy = observation.kind is ObservationKind.PAGEABLE_COPY and spot.column
+    if is_copy and any(case.effect is Effect.READ for case in cases_at(spot)):
+        return replace(observation, kind=ObservationKind.HOST_READ)
+    return observation
 
 
 def confirmed(suspect: Finding, evidence: Evidence) -> Finding:
@@ -247,17 +256,19 @@ def operation_rule(kind: ObservationKind, spot: Spot) -> str:
     """
     if not spot.column and HOST_METHODS.search(code_at(spot, MAX_CODE * 100)):
         return ""
-    operations, rules = load_operations().operations, load_rules()
+    rules = load_rules()
+    named = (EFFECT_RULES.get(case.effect, "") for case in cases_at(spot))
+    return next((rule for rule in named if rule and kind in rules[rule].runtime), "")
+
+
+def cases_at(spot: Spot) -> Iterator[Case]:
+    """What the catalogue says of the operation called at ``spot``."""
+    operations = load_operations().operations
     for node in ast.walk(parsed(spot.path)):
-        if not isinstance(node, ast.Call) or not is_at(node, spot):
-            continue
-        words = ast.unparse(node.func).split(".")
-        known = (operations.get(".".join(words[at:])) for at in range(len(words)))
-        for case in next((row.cases for row in known if row is not None), ()):
-            rule = EFFECT_RULES.get(case.effect, "")
-            if rule and kind in rules[rule].runtime:
-                return rule
-    return ""
+        if isinstance(node, ast.Call) and is_at(node, spot):
+            words = ast.unparse(node.func).split(".")
+            known = (operations.get(".".join(words[at:])) for at in range(len(words)))
+            yield from next((row.cases for row in known if row is not None), ())
 
 
 def read_rule(spot: Spot) -> str:
@@ -273,13 +284,15 @@ def is_condition(spot: Spot) -> bool:
     tested: list[ast.expr | ast.stmt]
     for node in ast.walk(parsed(spot.path)):
         match node:
-            case ast.Assert(test=test):
-                # Python charges the jump of an assertion to the whole statement.
+            # Python charges the jump to the whole statement or expression: always an assertion's and a
+            # short-circuit's, and the others' too before 3.12.
+            case ast.Assert(test=test) | ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test):
                 tested = [test, node]
-            case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test):
-                tested = [test]
             case ast.BoolOp(values=values):
-                tested = list(values)
+                tested = [*values, node]
+            case ast.ListComp(generators=loops) | ast.SetComp(generators=loops) | ast.GeneratorExp(generators=loops):
+                tested = [condition for loop in loops for condition in loop.ifs]
+                tested += [node] if tested else []
             case ast.UnaryOp(op=ast.Not(), operand=operand):
                 tested = [operand]
             case _:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 import torch
 
+from capturelint.catalog import load_aten, load_operations
 from capturelint.runtime.observations import Observation, Spot
 from capturelint.runtime.project import Project, first_error, traceback_spots
 from capturelint.runtime.trace import Call
-from capturelint.vocabulary import ObservationKind
+from capturelint.vocabulary import Effect, ObservationKind
 
 REFUSALS = (
     "operation not permitted when stream is capturing",
@@ -26,6 +28,7 @@ REFUSALS = (
     "StreamCapture",
     "legacy stream",
     "is not allowed during",
+    "not in capture mode",
 )
 """Words of the errors with which CUDA or torch refuse a capture, the follow-up "previous error" excluded."""
 
@@ -34,7 +37,7 @@ AFTERMATH = "due to a previous error during capture"
 
 READS = {"_local_scalar_dense", "is_nonzero", "equal", "item", "allclose"}
 COUNTS = {"nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "bincount", "argwhere", "histc"}
-CHECKS = ("linalg_", "_linalg_", "cholesky", "lu_", "ormqr", "geqrf", "_linalg_check_errors")
+GENERATORS = ("Offset increment outside graph capture", "for a CUDA generator not in capture mode", "CUDAGeneratorImpl")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -84,7 +87,7 @@ def kind_of(cause: BaseException, spots: tuple[Spot, ...], eager: Sequence[Call]
     text = str(cause)
     if "unjoined work" in text:
         return ObservationKind.UNJOINED_STREAM
-    if "Offset increment outside graph capture" in text or "CUDAGeneratorImpl" in text:
+    if any(words in text for words in GENERATORS):
         return ObservationKind.FOREIGN_GENERATOR
     frames = list(traceback_spots(cause.__traceback__))
     if frames and frames[-1].path.replace("\\", "/").endswith(("torch/cuda/__init__.py", "torch/cuda/streams.py")):
@@ -123,9 +126,21 @@ def kind_of_call(call: Call) -> ObservationKind | None:
         tensor.dtype in ("bool", "uint8") for tensor in call.tensors[1:]
     ):
         return ObservationKind.DYNAMIC_OUTPUT
-    if name.startswith(CHECKS) and not name.endswith("_ex"):
+    if name in checked_operations():
         return ObservationKind.CHECKED_ERROR
     return kind_of_transfer(call) if name in ("_to_copy", "copy_", "to", "lift_fresh", "_copy_from") else None
+
+
+@cache
+def checked_operations() -> frozenset[str]:
+    """ATen names of what reads back an error code of its own, whole composites included."""
+    aten = (name for row in load_aten().refusals if row.effect is Effect.CHECKED for name in row.operators)
+    known = (
+        name.replace("linalg.", "linalg_")
+        for name, operation in load_operations().operations.items()
+        if any(case.effect is Effect.CHECKED for case in operation.cases)
+    )
+    return frozenset(name.removeprefix("aten::").split(".")[0] for name in (*aten, *known))
 
 
 def kind_of_transfer(call: Call) -> ObservationKind | None:
