@@ -259,7 +259,11 @@ def call_function(
 def call_method(
     vm: Interpreter, tensor: Tensor, name: str, args: list[Value], kwargs: dict[str, Value], node: ast.AST, extra: bool
 ) -> Value:
-    """A call of ``tensor.<name>``."""
+    """A call of ``tensor.<name>``; what a parameter was taken for by its name it is not if no tensor has the method."""
+    guessed = tensor.argument and tensor.sure is not Confidence.CERTAIN
+    known = find_operation(vm, name) is not None or any(sorts_of(vm, name)) or name.startswith("new_")
+    if guessed and not known:
+        return UNKNOWN
     return call(vm, name, [tensor, *args], kwargs, node, extra, method=True)
 
 
