@@ -259,10 +259,11 @@ def call_function(
 def call_method(
     vm: Interpreter, tensor: Tensor, name: str, args: list[Value], kwargs: dict[str, Value], node: ast.AST, extra: bool
 ) -> Value:
-    """A call of ``tensor.<name>``; what a parameter was taken for by its name it is not if no tensor has the method."""
-    guessed = tensor.argument and tensor.sure is not Confidence.CERTAIN
-    known = find_operation(vm, name) is not None or any(sorts_of(vm, name)) or name.startswith("new_")
-    if guessed and not known:
+    """A call of ``tensor.<name>``.
+
+    No tensor has a method ``get_...`` but ``get_device``: what has one was taken for a tensor by its name alone.
+    """
+    if name.startswith("get_") and name != "get_device":
         return UNKNOWN
     return call(vm, name, [tensor, *args], kwargs, node, extra, method=True)
 
@@ -369,7 +370,7 @@ def in_place(
     if name == "copy_" and tensors:
         target = replace(target, negative=tensors[0].negative)
     if vm.driver is not None and name in ("zero_", "fill_", "copy_") and not vm.recording:
-        vm.driver.on_fill(target, tensors[0] if tensors else None, Const(0) if name == "zero_" else args[-1])
+        vm.driver.buckets.on_fill(target, tensors[0] if tensors else None, Const(0) if name == "zero_" else args[-1])
     if name == "fill_" and len(args) > 1:
         number = constant(args[1])
         target = replace(target, negative=isinstance(number, (int, float)) and number < 0)
