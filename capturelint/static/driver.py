@@ -11,10 +11,12 @@ import ast
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeGuard
 
+from capturelint.static.buckets import Buckets
 from capturelint.static.events import Site
-from capturelint.static.homes import Step, Store, fresh_tensors, homes_in, numbers_differ, tensors_of
+from capturelint.static.homes import Step, fresh_tensors, numbers_differ, tensors_of
 from capturelint.static.index import FunctionDef
 from capturelint.static.state import Call
+from capturelint.static.step_end import finish_step
 from capturelint.static.values import (
     NONE,
     Const,
@@ -25,9 +27,7 @@ from capturelint.static.values import (
     Scope,
     Tensor,
     Value,
-    constant,
     deps_of,
-    int_constant,
     options,
     tensor_in,
 )
@@ -94,13 +94,10 @@ class Driver:
         self.replays_before = 0
         self.begun = 0
         """Replays before the running call, or round of a loop, began."""
-        self.capacity: dict[int, int] = {}
-        self.rows: dict[int, int] = {}
-        self.lookups: list[tuple[int, Site]] = []
         self.origins: dict[int, int] = {}
         self.aliases: dict[int, tuple[int, Site]] = {}
         self.in_flight: set[int] = set()
-        self.zeroed: set[Home | int] = set()
+        self.buckets = Buckets(facts.negative, facts.zero_padded)
 
     # ---------------------------------------------------------------- regions
 
@@ -178,7 +175,7 @@ class Driver:
         if vm.recording and not tensor.recorded and tensor.ident:
             self.idents.add(tensor.ident)
             self.idents_now.add(tensor.ident)
-            self.rows[tensor.ident] = max(self.rows.get(tensor.ident, 0), tensor.rows or 0)
+            self.buckets.on_use(tensor)
         kept = self.aliases.get(tensor.ident)
         if kept is not None and kept[0] < self.replays and not vm.recording:
             vm.emit(EventKind.STALE_OUTPUT, kept[1], "name", Confidence.LIKELY, phase=Phase.REPLAY)
@@ -280,9 +277,7 @@ class Driver:
     def on_mutate(self, vm: Interpreter, target: Tensor, source: Value | None, node: ast.AST) -> None:
         """An in-place write outside the recording: static inputs are filled, state is advanced or reset."""
         if target.negative:
-            self.facts.negative.add(target.home or target.ident)
-        if target.negative and target.home is not None:
-            self.mark_negative(vm, target)
+            self.buckets.on_negative(vm, target)
         if vm.recording:
             return
         if self.captures:
@@ -311,33 +306,6 @@ class Driver:
         for copy, source in self.origins.items():
             if source == target.ident and copy in self.idents and source not in self.idents:
                 self.pending.append(Pending(EventKind.INPUT_REBIND, vm.site(node), "copied-before", "", copy=copy))
-
-    def on_fill(self, target: Tensor, source: Tensor | None, value: Value) -> None:
-        """A tensor, or a part of it, is filled: with zeros first and then with indices of which one is zero?"""
-        at = target.home or target.ident
-        if not target.view:
-            self.zeroed.discard(at)
-            if source is None and constant(value) == 0:
-                self.zeroed.add(at)
-        elif at in self.zeroed and source is not None and source.zero:
-            self.facts.zero_padded.add(at)
-
-    def is_zero_padded(self, tensor: Tensor) -> bool:
-        """Whether an index is padded with a slot that is live."""
-        return bool({tensor.home, tensor.ident} & self.facts.zero_padded)
-
-    def is_negative(self, tensor: Tensor) -> bool:
-        """Whether an index is ever filled with negative numbers."""
-        return tensor.negative or bool({tensor.home, tensor.ident} & self.facts.negative)
-
-    def mark_negative(self, vm: Interpreter, target: Tensor) -> None:
-        """A static input was filled with a negative number: an index that wraps."""
-        assert target.home is not None
-        found = vm.heap.objects.get(target.home.owner)
-        held = found.slots.get(target.home.key) if found is not None else None
-        if found is not None and isinstance(held, Tensor):
-            slots = {**found.slots, target.home.key: replace(held, negative=True)}
-            vm.heap.objects[target.home.owner] = replace(found, slots=slots)
 
     def outer_site(self, vm: Interpreter, node: ast.AST) -> Site:
         """The driver's own line under which a step runs."""
@@ -374,25 +342,6 @@ class Driver:
         if any(found is not None and found.cls == "torch.cuda.CUDAGraph" for found in held):
             self.facts.keyed |= deps_of(key)
 
-    def on_rows(self, tensor: Tensor) -> None:
-        """The first rows of a buffer are taken: a bucket's, out of what the buffer can hold."""
-        if tensor.rows is not None:
-            self.capacity[tensor.ident] = max(self.capacity.get(tensor.ident, 0), tensor.rows)
-
-    def on_lookup(self, vm: Interpreter, values: list[Value], node: ast.AST, sizes: ast.expr) -> None:
-        """A size is looked up in a list of sizes, in a way that may run off its end."""
-        numbers = [int_constant(value) for value in values]
-        known = [number for number in numbers if number is not None]
-        if vm.recording or len(known) != len(numbers) or len(known) < 2 or is_guarded(vm, ast.unparse(sizes)):
-            return
-        self.lookups.append((max(known), vm.site(node)))
-
-    def finish(self, vm: Interpreter) -> None:
-        """The driver is over: is there a batch that fits the buffer and no bucket?"""
-        for largest, site in self.lookups:
-            if self.captures and any(self.rows.get(at) == largest < most for at, most in self.capacity.items()):
-                vm.emit(EventKind.BUCKET_GAP, site, "lookup", Confidence.LIKELY, name=str(largest), phase=Phase.REPLAY)
-
 
 def lengthens(node: ast.Assign) -> bool:
     """A concatenation of the assigned name with something, along another dimension than the first."""
@@ -420,65 +369,3 @@ def is_parameter(value: Value | None) -> TypeGuard[Tensor]:
 def is_host_number(value: Value) -> bool:
     """A host number, flag or text, whichever alternative."""
     return all(isinstance(option, (Const, Number)) for option in options(value))
-
-
-def is_guarded(vm: Interpreter, text: str) -> bool:
-    """Whether the running function or its caller looks at a limit first, or catches what a failed look-up raises."""
-    trees = [tree for call in vm.stack[-2:] if (tree := getattr(call.definition, "node", None)) is not None]
-    nodes = [node for tree in trees for node in ast.walk(tree)]
-    limits = [node.test for node in nodes if isinstance(node, (ast.If, ast.IfExp, ast.Assert))]
-    return any(isinstance(node, ast.Try) for node in nodes) or any(
-        isinstance(node, ast.Compare) and (text in ast.unparse(node) or is_ordering(node))
-        for test in limits
-        for node in ast.walk(test)
-    )
-
-
-def is_ordering(node: ast.Compare) -> bool:
-    """``a < b`` and its like."""
-    return isinstance(node.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE))
-
-
-# -------------------------------------------------------------------- the end of a step
-
-
-def finish_step(vm: Interpreter) -> None:
-    """Emit what a whole run of recorded code showed: growth, rebinding, lazy building, unjoined streams."""
-    for store in vm.step.stores:
-        judge_store(vm, store)
-    for side in vm.side_streams.values():
-        if not side.joined:
-            vm.emit(EventKind.STREAM, side.site, "unjoined", Confidence.POSSIBLE if side.marked else Confidence.CERTAIN)
-    vm.side_streams.clear()
-
-
-def judge_store(vm: Interpreter, store: Store) -> None:
-    """One tensor that was put into a slot that outlives the step."""
-    if all(tensor.memory is Memory.HOST for tensor in tensors_of(vm.heap, store.new)):
-        return  # no graph holds the address of pageable memory
-    holder = vm.heap.objects.get(store.home.owner) if not store.data else None
-    if holder is not None and holder.slots.get(store.home.key) == store.old:
-        return  # put back before the step ended
-    grown = [t for t in tensors_of(vm.heap, store.new) if t.extends is not None and t.made is not None]
-    sure = Confidence.LIKELY if store.doubt else Confidence.CERTAIN
-    if store.hidden:
-        sure = Confidence.POSSIBLE
-    for tensor in grown:
-        assert tensor.made is not None
-        vm.emit(EventKind.GROWTH, tensor.made, "concatenation", min(sure, tensor.sure), name=str(tensor.extends))
-    if grown:
-        return
-    if store.outside:
-        return
-    if store.home.key == "append":
-        vm.emit(EventKind.HOST_EFFECT, store.site, "append", min(sure, Confidence.LIKELY))
-        return
-    old = homes_in(vm.heap, store.old)
-    exchanged = {t.home for t in tensors_of(vm.heap, store.new) if t.home is not None and not t.view} - old
-    if (old | exchanged) & vm.step.used:
-        # Under a host condition that nobody knows, steady decode may never come here (tables that grow on demand).
-        sure = Confidence.POSSIBLE if store.doubt else sure
-        vm.emit(EventKind.REBIND, store.site, "attribute", sure, name=str(store.home))
-    elif store.old == NONE and isinstance(store.home.key, str):
-        sure = Confidence.POSSIBLE if store.doubt else Confidence.LIKELY
-        vm.emit(EventKind.LAZY_INIT, store.site, "first-use", sure, name=str(store.home))

@@ -130,7 +130,7 @@ def object_item(vm: Interpreter, owner: Ref, index: Value, node: ast.Subscript) 
     if any(computes(vm, option) for value in inner for option in options(value)):
         torch_calls.report_varying(vm, index, node, "index")
     if vm.driver is not None:
-        vm.driver.on_lookup(vm, inner, node, node.value)
+        vm.driver.buckets.on_lookup(vm, inner, node, node.value)
         inner = [vm.driver.on_load(vm, owner, "[]", value) for value in inner]
     return union(inner)
 
@@ -196,7 +196,7 @@ def tensor_item(vm: Interpreter, tensor: Tensor, index: Value, node: ast.Subscri
         return results.result(vm, [tensor, *parts], node, rank, tensor.kind)
     narrowed = any(not whole(part) for part in parts)
     if vm.driver is not None and isinstance(parts[0], Slice):
-        vm.driver.on_rows(tensor)
+        vm.driver.buckets.on_rows(tensor)
     made = replace(tensor, rank=rank, view=tensor.view or narrowed, rows=num_rows(vm, tensor, parts[0]))
     if narrowed and tensor.home is None and tensor.ident in vm.step.written:
         made = replace(made, negative=False)  # the part that was written
@@ -357,7 +357,7 @@ def store_tensor(vm: Interpreter, tensor: Tensor, index: Value, value: Value, no
             torch_calls.report_varying(vm, value, node, "kernel-argument")
     if vm.driver is not None and not vm.recording:
         part = replace(tensor, view=not all(map(whole, parts)))
-        vm.driver.on_fill(part, source, value)
+        vm.driver.buckets.on_fill(part, source, value)
     # One row of several (a ring of staging buffers) is not the whole buffer.
     torch_calls.mutate(vm, tensor if isinstance(parts[0], Slice) else replace(tensor, view=True), node, value)
 
@@ -368,10 +368,12 @@ def check_assignment(vm: Interpreter, tensor: Tensor, parts: list[Value], value:
     indices = [t for t in map(tensor_in, parts) if t is not None]
     masks = [t for t in indices if t.kind is Kind.BOOL and t.on_device]
     gathers = [t for t in indices if t.kind is not Kind.BOOL and t.on_device and t.rank != 0]
-    negative = next((t for t in gathers if t.negative or (vm.driver is not None and vm.driver.is_negative(t))), None)
+    negative = next(
+        (t for t in gathers if t.negative or (vm.driver is not None and vm.driver.buckets.is_negative(t))), None
+    )
     if negative is not None:
         vm.emit(EventKind.PAD_WRITE, node, "negative-index", min(negative.sure, Confidence.LIKELY))
-    elif vm.driver is not None and any(map(vm.driver.is_zero_padded, gathers)):
+    elif vm.driver is not None and any(map(vm.driver.buckets.is_zero_padded, gathers)):
         vm.emit(EventKind.PAD_WRITE, node, "zero-index", Confidence.LIKELY)
     if masks and source is not None and (source.on_device or source.rank != 0):
         vm.emit(EventKind.DYNAMIC_SHAPE, node, "mask-write", min(masks[0].sure, source.sure))

@@ -373,7 +373,7 @@ def look_up(vm: Interpreter, search: ast.expr, scope: Scope, node: ast.AST) -> N
             with vm.silent():
                 items = vm.items(vm.eval(sizes, scope))
             if items is not None and vm.driver is not None:
-                vm.driver.on_lookup(vm, items, node, sizes)
+                vm.driver.buckets.on_lookup(vm, items, node, sizes)
         case _:
             pass
 

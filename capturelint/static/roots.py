@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from capturelint.arguments import CACHES, COUNTERS, TOKENS
 from capturelint.catalog import Operations
 from capturelint.static import classes
-from capturelint.static.driver import Driver, Facts, finish_step
+from capturelint.static.driver import Driver, Facts
 from capturelint.static.events import Event
 from capturelint.static.facts import CallFact, SlotFact, Watch, describe, slot_facts
 from capturelint.static.homes import LENGTH, Objects, Sort, Step
@@ -21,6 +21,7 @@ from capturelint.static.index import ClassDef, FunctionDef, Index, Module
 from capturelint.static.interpret import FUEL, GUESSED_FUEL, Interpreter
 from capturelint.static.regions import CACHE_WORDS, Entry, EntryKind
 from capturelint.static.state import Call
+from capturelint.static.step_end import finish_step
 from capturelint.static.values import (
     NONE,
     UNKNOWN,
@@ -343,7 +344,7 @@ def run_driver(stage: Stage, entry: Entry) -> Outcome:
         run_root(stage, vm, entry)
         if vm.recording:
             vm.driver.end(vm)
-        vm.driver.finish(vm)
+        vm.driver.buckets.finish(vm, captured=vm.driver.captures > 0)
         outcome = outcome_of(vm)
     return outcome
 
