@@ -137,6 +137,8 @@ class ObservationKind(Enum):
     """The same call took the tensor of another home at a later eager step."""
     SHAPE_CHANGED = "shape-changed"
     CALL_CHANGED = "call-changed"
+    BRANCH_CHANGED = "branch-changed"
+    """A later eager step made other calls, by a test of a host number that every step moves."""
     ADDRESS_CHANGED = "address-changed"
     """A home was at another address at a later eager step."""
     HOST_BYTES_CHANGED = "host-bytes-changed"

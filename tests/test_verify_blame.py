@@ -296,6 +296,26 @@ REPOINTED = """
     return state(x)
 """
 
+TURNED = """
+    state.n = getattr(state, "n", 0) + 1
+    if state.n % 2:  # here
+        x = x * 2
+    return state(x)
+"""
+
+FLIPPED = """
+    state.odd = not getattr(state, "odd", False)
+    if state.odd:  # here
+        x = x * 2
+    return state(x)
+"""
+
+LOTTERY = """
+    import random
+    state.bank = getattr(state, "bank", [torch.full((4,), float(i), device=x.device) for i in range(9)])
+    return state(x) + random.choice(state.bank)  # here
+"""
+
 UNSEEDED = """
     import random
     state.draw = getattr(state, "draw", random.SystemRandom().random)
@@ -305,8 +325,22 @@ UNSEEDED = """
 
 @pytest.mark.parametrize(
     ("body", "rule"),
-    [(CHOSEN, "baked-scalar"), (REPOINTED, "state-rebind"), (UNSEEDED, "host-random")],
-    ids=["a tensor chosen by a counter", "a parameter given other memory", "a draw that no seed repeats"],
+    [
+        (CHOSEN, "baked-scalar"),
+        (LOTTERY, "host-random"),
+        (TURNED, "baked-scalar"),
+        (FLIPPED, "host-side-effect"),
+        (REPOINTED, "state-rebind"),
+        (UNSEEDED, "host-random"),
+    ],
+    ids=[
+        "a tensor chosen by a counter",
+        "a tensor chosen by lot",
+        "a branch on a counter",
+        "a branch on a flag",
+        "a parameter given other memory",
+        "a draw that no seed repeats",
+    ],
 )
 def test_what_a_graph_freezes_beside_numbers_is_blamed_on_its_line(tmp_path, body, rule):
     source = STEP + body.lstrip("\n")

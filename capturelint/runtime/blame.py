@@ -49,6 +49,7 @@ DEFAULT_RULES: Mapping[ObservationKind, str] = {
     ObservationKind.TENSOR_CHANGED: "baked-scalar",
     ObservationKind.SHAPE_CHANGED: "baked-scalar",
     ObservationKind.CALL_CHANGED: "host-side-effect",
+    ObservationKind.BRANCH_CHANGED: "baked-scalar",
     ObservationKind.ADDRESS_CHANGED: "state-rebind",
     ObservationKind.HOST_BYTES_CHANGED: "staging-reuse",
     ObservationKind.INPUT_MOVED: "input-rebind",
@@ -74,6 +75,7 @@ MESSAGES: Mapping[ObservationKind, str] = {
     ObservationKind.SCALAR_CHANGED: "a number in `{code}` is frozen at {before}",
     ObservationKind.TENSOR_CHANGED: "the choice of `{before}` in `{code}` is frozen",
     ObservationKind.SHAPE_CHANGED: "a shape in `{code}` is frozen at {before}",
+    ObservationKind.BRANCH_CHANGED: "the branch at `{code}` is frozen as it went at capture",
     ObservationKind.CALL_CHANGED: "the branch at `{code}` is frozen as it went at capture",
     ObservationKind.ADDRESS_CHANGED: "`{code}` rebinds state, which no replay repeats",
     ObservationKind.HOST_BYTES_CHANGED: "`{code}` copies host memory whose content no replay renews",
@@ -96,6 +98,7 @@ SILENT = {
     ObservationKind.TENSOR_CHANGED,
     ObservationKind.SHAPE_CHANGED,
     ObservationKind.CALL_CHANGED,
+    ObservationKind.BRANCH_CHANGED,
     ObservationKind.ADDRESS_CHANGED,
     ObservationKind.HOST_BYTES_CHANGED,
     ObservationKind.INPUT_MOVED,
@@ -294,7 +297,7 @@ def is_condition(spot: Spot) -> bool:
                 tested = [condition for loop in loops for condition in loop.ifs]
                 tested += [node] if tested else []
             case ast.UnaryOp(op=ast.Not(), operand=operand):
-                tested = [operand]
+                tested = [operand, node]
             case _:
                 continue
         if any(decides(each, spot) for each in tested):

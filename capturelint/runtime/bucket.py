@@ -28,7 +28,12 @@ from capturelint.runtime.trace import Call, Recorder, key_of
 from capturelint.runtime.witness import aftermath, is_out_of_memory, refusal
 from capturelint.vocabulary import ObservationKind, Verdict
 
-FROZEN = {ObservationKind.RANDOM_FROZEN, ObservationKind.SCALAR_CHANGED, ObservationKind.CALL_CHANGED}
+FROZEN = {
+    ObservationKind.RANDOM_FROZEN,
+    ObservationKind.SCALAR_CHANGED,
+    ObservationKind.CALL_CHANGED,
+    ObservationKind.BRANCH_CHANGED,
+}
 """What a later eager step does otherwise than the captured one, whatever it computes."""
 
 

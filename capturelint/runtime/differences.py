@@ -109,12 +109,16 @@ def first_other_call(first: Sequence[Call], second: Sequence[Call]) -> int | Non
     return None if len(first) == len(second) else min(len(first), len(second))
 
 
+def is_drawn(call: Call, step: StepTrace) -> bool:
+    """Whether the line of a call draws a random number or asks for the time."""
+    return any(spots[-1:] == call.spots[-1:] for spots in step.draws)
+
+
 def scalar_changed(before: Call, after: Call, later: StepTrace) -> Observation:
     """A host number that the graph keeps at its first value."""
     old, new = next((a, b) for a, b in zip(before.scalars, after.scalars, strict=False) if a != b)
-    drawn = any(spots[-1:] == after.spots[-1:] for spots in later.draws)
     return Observation(
-        ObservationKind.RANDOM_FROZEN if drawn else ObservationKind.SCALAR_CHANGED,
+        ObservationKind.RANDOM_FROZEN if is_drawn(after, later) else ObservationKind.SCALAR_CHANGED,
         f"`{before.short}` was captured with {old[1]} and takes {new[1]} in step {later.step}",
         after.spots,
         step=later.step,
@@ -127,7 +131,7 @@ def scalar_changed(before: Call, after: Call, later: StepTrace) -> Observation:
 def tensor_changed(after: Call, later: StepTrace, old: str, new: str) -> Observation:
     """A choice among tensors of the state that the graph keeps as it was."""
     return Observation(
-        ObservationKind.TENSOR_CHANGED,
+        ObservationKind.RANDOM_FROZEN if is_drawn(after, later) else ObservationKind.TENSOR_CHANGED,
         f"`{after.short}` was captured with `{old}` and takes `{new}` in step {later.step}",
         after.spots,
         step=later.step,

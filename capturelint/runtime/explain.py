@@ -6,6 +6,7 @@ likelihood of being the cause: work left out while captured, frozen numbers and 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ from capturelint.runtime.lines import LineLog
 from capturelint.runtime.observations import Observation, Spot
 from capturelint.runtime.project import Project
 from capturelint.runtime.protocol import Stage
+from capturelint.runtime.syntax import source_lines
 from capturelint.runtime.target import Target
 from capturelint.runtime.trace import Recorder
 from capturelint.vocabulary import ObservationKind
@@ -124,6 +126,8 @@ def traced_back(
     """
     if not moved and draws and draws[0] and found[0].kind is ObservationKind.SCALAR_CHANGED:
         return [replace(found[0], kind=ObservationKind.RANDOM_FROZEN, spots=draws[0])]
+    if found[0].kind is ObservationKind.CALL_CHANGED and (tested := [each for each in moved if tests(found[0], each)]):
+        found, moved = [replace(found[0], kind=ObservationKind.BRANCH_CHANGED)], tested
     said = "".join(f"; `{each.home}` {each.text}" for each in moved[:1])
     files = {each.spots[-1].path for each in found if each.spots}
     elsewhere = [each for each in moved if each.spots and each.spots[-1].path not in files]
@@ -131,6 +135,20 @@ def traced_back(
         *(replace(each, text=each.text + said) for each in found),
         *(replace(each, text=f"`{each.home}` {each.text}") for each in elsewhere),
     ]
+
+
+def tests(branch: Observation, moved: Observation) -> bool:
+    """Whether the line of a branch names a moved number; a flag that flips is no number."""
+    if not branch.spots or moved.after in ("True", "False"):
+        return False
+    spot = branch.spots[-1]
+    code = source_lines(spot.path)[spot.line - 1 : spot.line]
+    return any(re.search(rf"\b{re.escape(name_of(moved))}\b".encode(), line) for line in code)
+
+
+def name_of(moved: Observation) -> str:
+    """The last part of a slot's name: ``turn`` of ``state.heads[0].turn``, ``pos`` of ``state['pos']``."""
+    return str(re.findall(r"\w+", moved.home)[-1])
 
 
 def watched_step(bench: Bench, slots: Callable[[object], list[Slot]]) -> tuple[StepTrace, StepTrace]:
