@@ -9,6 +9,7 @@ from capturelint.place import Frame, Place
 from capturelint.report import CheckReport, EntryRecord
 from capturelint.report.html import check_html, verify_html
 from capturelint.runtime.observations import BucketResult, Floor, Machine, Times
+from capturelint.runtime.timeline import Operations, Stretch, timeline_of
 from capturelint.runtime.verify import VerifyReport
 from capturelint.vocabulary import Confidence, Outcome, Verdict
 
@@ -37,6 +38,14 @@ COVERAGE = Coverage(120, 123, 2, timeline=(Span(0, 80, 100, True), Span(90, 95, 
 COMPILED = CompileReport(
     "cuda", "2.11.0", buckets=(CompiledBucket(2, 4, COVERAGE, Milliseconds(2.5, 2.6), Milliseconds(2.2, 2.3)),)
 )
+EAGER_LINE = timeline_of([Stretch(at, at + 3, False) for at in range(0, 900, 9)])
+REPLAY_LINE = timeline_of([Stretch(0, 2, False), Stretch(10, 90, True), Stretch(95, 150, True)])
+OPERATIONS = (
+    Operations("the inputs", 2, in_graph=False),
+    Operations("Decoder.forward", 3),
+    Operations("Attention.forward", 12),
+    Operations("Decoder.forward", 2),
+)
 MEASURED = VerifyReport(
     target="model.py",
     machine=Machine("cuda", "2.11.0+cu130", "NVIDIA H200", "580.159.04"),
@@ -48,6 +57,7 @@ MEASURED = VerifyReport(
         BucketResult(
             2, Verdict.REPLAY_DIFFERS, 8, 0.5, 0.0, 0.001, "differs", eager_ms=Times(26, 28), replay_ms=Times(5, 6),
             pool_bytes=0, step_errors=(0.0, 0.5, float("inf")), first_step=3,
+            eager_timeline=EAGER_LINE, replay_timeline=REPLAY_LINE,
         ),
     ),
     findings=(FINDING, SUSPECTED),
@@ -55,7 +65,10 @@ MEASURED = VerifyReport(
     compiled=COMPILED,
 )  # fmt: skip
 EMULATED = VerifyReport(
-    "model.py", Machine("emulated", "2.13.0"), (BucketResult(1, Verdict.OK, 8, 0.0, 0.0, 0.001),), findings=()
+    "model.py",
+    Machine("emulated", "2.13.0"),
+    (BucketResult(1, Verdict.OK, 8, 0.0, 0.0, 0.001, operations=OPERATIONS),),
+    findings=(),
 )
 
 

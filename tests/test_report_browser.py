@@ -15,7 +15,7 @@ from fontTools.fontBuilder import FontBuilder
 from fontTools.pens.ttGlyphPen import TTGlyphPen
 from PIL import Image, ImageChops, ImageStat
 from playwright.sync_api import Browser, Page, sync_playwright
-from report_pages import PAGES
+from report_pages import EAGER_LINE, PAGES, REPLAY_LINE
 
 pytestmark = pytest.mark.browser
 
@@ -159,7 +159,9 @@ def test_every_chart_draws_its_figures_to_scale(opened):
     assert box("memory-1")["width"] > 100
     assert box("errors-1")["width"] < box("errors-2")["width"]
     assert box("padding-1-2")["width"] == pytest.approx(box("padding-2-2")["width"])
-    assert box("timeline-outside")["left"] > box("timeline-in-graphs")["left"]
+    assert box("timeline-captured-in-graphs")["width"] / box("timeline-eager-outside")["width"] == pytest.approx(
+        REPLAY_LINE.us / EAGER_LINE.us, rel=0.1
+    )
 
 
 def test_the_keyboard_reaches_the_findings_and_everything_that_scrolls(opened):

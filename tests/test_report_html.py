@@ -143,7 +143,7 @@ def test_every_chart_has_a_mark_for_each_figure():
     assert {f"latency-{kind}-{size}" for kind in ("eager", "captured") for size in (1, 2)} <= ids
     assert {"latency-compiled-2", "latency-both-2", "latency-floor"} <= ids
     assert {"memory-1", "memory-2", "errors-1", "errors-2", "errors-tolerance"} <= ids
-    assert {"padding-1-1", "padding-1-2", "padding-2-2", "timeline-in-graphs", "timeline-outside"} <= ids
+    assert {"padding-1-1", "padding-1-2", "padding-2-2", "timeline-eager-outside", "timeline-compiled-in-graphs"} <= ids
 
 
 def test_charts_are_told_in_words():
@@ -154,8 +154,10 @@ def test_charts_are_told_in_words():
         "compiled, captured 2.20 ms (p99 2.30); the dashed line is the floor, 0.29 ms"
     )
     assert labels[4] == (
-        "Timeline of one compiled step: compiled step at batch 2, 0.12 ms: kernels in graphs run for 0.10 ms, "
-        "outside for 0.01 ms, nothing runs for 0.01 ms"
+        "Timeline of one step: eager: 0.89 ms, 100 kernels and copies run for 0.00 ms in graphs and 0.30 ms outside, "
+        "nothing for 0.59 ms; captured: 0.15 ms, 3 kernels and copies run for 0.14 ms in graphs and 0.00 ms outside, "
+        "nothing for 0.01 ms; compiled: 0.12 ms, 123 kernels and copies run for 0.10 ms in graphs and 0.01 ms outside, "
+        "nothing for 0.01 ms"
     )
 
 
@@ -166,8 +168,19 @@ def test_charts_take_their_colours_from_the_page():
 
 def test_what_was_not_measured_is_absent():
     page = PAGES["emulated"]
-    assert "<svg" not in page
+    assert [a["id"] for tag, a in outline(page).tags if tag == "figure"] == ["order"]
     assert "eager ms" not in page
+
+
+def test_an_emulated_step_shows_its_operations_in_order_and_says_that_there_are_no_times():
+    (label,) = [a["aria-label"] for tag, a in outline(PAGES["emulated"]).tags if a.get("role") == "img"]
+    assert label == (
+        "Operations of one step: 17 operations inside the graph and 2 before it, which copy the inputs; "
+        "the inputs 2, Decoder.forward 5, Attention.forward 12"
+    )
+    assert "in order and without times, which need a GPU" in PAGES["emulated"]
+    ids = {a["id"] for tag, a in outline(PAGES["emulated"]).tags if "id" in a}
+    assert {"order-outside-0", "order-in-graphs-1", "order-in-graphs-2"} <= ids
 
 
 def test_the_environment_can_be_reproduced():

@@ -5,8 +5,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from capturelint import emulator  # noqa: E402
+from capturelint.compiler.coverage import device_work  # noqa: E402
 from capturelint.runtime.profile import Activity, Work, activity_of  # noqa: E402
 from capturelint.runtime.project import Project  # noqa: E402
+from capturelint.runtime.timeline import Stretch, timeline_of  # noqa: E402
 from capturelint.runtime.trace import Recorder  # noqa: E402
 
 MS = 1_000_000
@@ -61,3 +63,25 @@ def test_an_operator_of_higher_order_is_a_call_like_any_other():
     with Recorder(Project(())) as recorder:
         (out,) = branch(torch.tensor(True), lambda x: (x + 1,), lambda x: (x,), (torch.ones(1),))
     assert (out.item(), recorder.calls[-1].short) == (2.0, "cond")
+
+
+def test_a_timeline_is_the_share_of_each_interval_in_which_something_runs():
+    line = timeline_of([Stretch(100, 150, False), Stretch(120, 150, False), Stretch(175, 200, True)])
+    assert (line.us, line.kernels, len(line.outside), len(line.in_graphs)) == (100, 3, 100, 100)
+    assert (line.outside[:50], set(line.outside[50:])) == ((1.0,) * 50, {0.0})
+    assert (set(line.in_graphs[:75]), line.in_graphs[75:]) == ({0.0}, (1.0,) * 25)
+    assert line.busy == pytest.approx((25, 50))
+
+
+def test_a_kernel_of_half_an_interval_fills_half_of_it():
+    line = timeline_of([Stretch(0, 0.5, True), Stretch(99.5, 100, True)], kernels=7)
+    assert (line.in_graphs[0], line.in_graphs[-1], sum(line.in_graphs), line.kernels) == (0.5, 0.5, 1.0, 7)
+    assert timeline_of([]) is None
+
+
+def test_a_trace_tells_what_a_graph_launched():
+    launch = {"ph": "X", "cat": "cuda_runtime", "name": "cudaGraphLaunch", "ts": 0, "args": {"correlation": 7}}
+    other = {**launch, "name": "cudaMemcpyAsync", "args": {"correlation": 8}}
+    kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 10, "dur": 5, "args": {"correlation": 7}}
+    copy = {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy DtoD", "ts": 2, "dur": 1, "args": {"correlation": 8}}
+    assert list(device_work([launch, other, copy, kernel])) == [(2, 3, False), (10, 15, True)]

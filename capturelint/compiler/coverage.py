@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -33,6 +33,7 @@ MAX_SECONDS = 2.0
 GAP_US = 10.0
 """Kernels of a graph start a few microseconds after each other; a longer pause is worth seeing."""
 GRAPH_LAUNCH = re.compile(r"cu(?:da)?GraphLaunch")
+DEVICE_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 PYTHON_FRAME = re.compile(r"(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)")
 RESUMED = re.compile(r"torch_dynamo_resume_in_(?P<function>.+)_at_\d+$")
 REPLAY_FRAMES = re.compile(r"torch/cuda/graphs\.py\(\d+\): replay|cudagraph_trees\.py\(\d+\): \w*copy_input\w*")
@@ -101,12 +102,45 @@ def measure(call: Callable[[], object], generated: Generated) -> Coverage:
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], with_stack=True) as profiler:
         call()
         torch.cuda.synchronize()
+    trace = chrome_trace(profiler)
+    callers = callers_of(event_tree(profiler), int(trace.get("baseTimeNanoseconds", 0)))
+    return coverage_of(trace["traceEvents"], callers, generated)
+
+
+def chrome_trace(profiler: profile) -> dict[str, Any]:
+    """What a profiler recorded, as it exports it."""
     with tempfile.TemporaryDirectory(prefix="capturelint-") as directory:
         path = Path(directory) / "trace.json"
         profiler.export_chrome_trace(str(path))
-        trace = json.loads(path.read_bytes())
-    callers = callers_of(event_tree(profiler), int(trace.get("baseTimeNanoseconds", 0)))
-    return coverage_of(trace["traceEvents"], callers, generated)
+        trace: dict[str, Any] = json.loads(path.read_bytes())
+    return trace
+
+
+def trace_of(call: Callable[[], object]) -> Sequence[TraceEvent]:
+    """The events of one call on a GPU; what the host does beside its launches would slow them down."""
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        call()
+        torch.cuda.synchronize()
+    events: Sequence[TraceEvent] = chrome_trace(profiler)["traceEvents"]
+    return events
+
+
+def device_work(trace: Iterable[TraceEvent]) -> Iterator[tuple[float, float, bool]]:
+    """Start and end of every kernel and copy, in microseconds of the trace, and whether a graph launched it."""
+    events = [event for event in trace if event.get("ph") == "X"]
+    launches = launches_of(events)
+    for event in events:
+        if event.get("cat") in DEVICE_WORK:
+            yield event["ts"], event["ts"] + event.get("dur", 0.0), launched_by_graph(event, launches)
+
+
+def launches_of(events: Iterable[TraceEvent]) -> dict[int | str, Launch]:
+    """Calls of the CUDA API by the number that ties what they launched to them."""
+    return {
+        event["args"]["correlation"]: Launch(event["name"], event.get("tid", 0), event["ts"])
+        for event in events
+        if event.get("cat") in ("cuda_runtime", "cuda_driver") and "correlation" in event.get("args", {})
+    }
 
 
 def event_tree(profiler: profile) -> Sequence[Any]:
@@ -136,11 +170,7 @@ def coverage_of(
     """Kernels by who launched them."""
     events = [event for event in trace if event.get("ph") == "X"]
     kernels = [event for event in events if event.get("cat") == "kernel"]
-    launches = {
-        event["args"]["correlation"]: Launch(event["name"], event.get("tid", 0), event["ts"])
-        for event in events
-        if event.get("cat") in ("cuda_runtime", "cuda_driver") and "correlation" in event.get("args", {})
-    }
+    launches = launches_of(events)
     inside = [kernel for kernel in kernels if launched_by_graph(kernel, launches)]
     outside = [kernel for kernel in kernels if not launched_by_graph(kernel, launches)]
     frames = [event for event in events if event.get("cat") == "python_function"]

@@ -10,11 +10,14 @@ from __future__ import annotations
 import io
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from capturelint.errors import UsageError
+from capturelint.runtime.timeline import Operations, Timeline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,6 +37,7 @@ COLOURS = {
 }
 SERIES_COLOURS = ("captured", "compiled", "both", "eager", "floor", "bad")
 DASHES = ("-", "--", ":", "-.")
+MAX_FUNCTIONS, MAX_NAME = 8, 22
 MAX_COLUMNS = 32
 """Live batch sizes shown in the padding map; beyond that, every second, third, ... one."""
 
@@ -57,15 +61,6 @@ class Timed:
     kind: str
     p50: float
     p99: float
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """A stretch of the timeline, in microseconds from its start."""
-
-    start: float
-    end: float
-    in_graph: bool
 
 
 def latency(buckets: Mapping[int, Sequence[Timed]], floor_ms: float | None) -> Picture:
@@ -106,9 +101,14 @@ def latency(buckets: Mapping[int, Sequence[Timed]], floor_ms: float | None) -> P
         f"batch {size}: " + ", ".join(f"{t.label} {t.p50:.2f} ms (p99 {t.p99:.2f})" for t in group)
         for size, group in buckets.items()
     )
-    below = f"; the dashed line is the floor, {floor_ms:.2f} ms" if floor_ms is not None else ""
+    below = f"; the dashed line is the floor, {floor_words(floor_ms)}" if floor_ms is not None else ""
     caption = f"bars are medians, thin lines end at the 99th percentile{below}"
     return picture("latency", "Milliseconds of one step", 0.7 + 0.235 * rows, draw, f"{said}{below}", caption)
+
+
+def floor_words(ms: float) -> str:
+    """``0.29 ms``; a tiny step's floor is no 0."""
+    return f"{ms:.2f} ms" if ms >= 0.01 else "< 0.01 ms"
 
 
 def memory(pools: Mapping[int, int]) -> Picture:
@@ -172,7 +172,9 @@ def errors(buckets: Mapping[int, tuple[int, Sequence[float]]], tolerance: float)
         axes.set_yscale("symlog", linthresh=tolerance / 10)
         axes.set_ylim(-tolerance / 40, top * 1.5)
         axes.minorticks_off()
-        axes.yaxis.set_major_formatter(lambda value, position: f"{value:g}")
+        axes.yaxis.set_major_formatter(
+            lambda value, position: f"{value:g}" if value >= 1e-3 or not value else f"{value:.0e}"
+        )
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("decode step")
         axes.set_ylabel("error, of the largest value")
@@ -231,36 +233,93 @@ def padding(sizes: Sequence[int]) -> Picture:
     said = (
         f"a live batch runs in the next larger bucket; the worst is {worst} in {used}, {1 - worst / used:.0%} padding; "
         f"were all sizes up to {largest} equally frequent, {1 - wanted / computed:.0%} of the rows would be padding"
+        if worst < used
+        else f"every live batch up to {largest} has a bucket of its size, so nothing is padded"
     )
     return picture("padding", "Padding by live batch", 0.85 + 0.2 * len(ordered), draw, said)
 
 
-def timeline(stretches: Sequence[Stretch], bucket: int) -> Picture:
-    """One step of the device: kernels inside graphs above, kernels outside below, white where nothing runs."""
-    end = max(stretch.end for stretch in stretches)
-    inside = [stretch for stretch in stretches if stretch.in_graph]
-    outside = [stretch for stretch in stretches if not stretch.in_graph]
+def timeline(lines: Mapping[str, Timeline], medians: Mapping[str, float], bucket: int) -> Picture:
+    """One step of each kind on one axis: as high as the share of the time in which the GPU works.
+
+    ``medians`` are the milliseconds of untraced steps.
+    """
+    longest = max(line.us for line in lines.values())
 
     def draw(axes: Axes) -> None:
-        for row, (name, kind, found) in enumerate((("in graphs", "captured", inside), ("outside", "bad", outside))):
-            axes.broken_barh(
-                [(stretch.start, max(stretch.end - stretch.start, end / 800)) for stretch in found],
-                (row - 0.35, 0.7),
-                facecolors=COLOURS[kind],
-                gid=f"timeline-{name.replace(' ', '-')}",
-            )
-        axes.set_yticks([0, 1], ["in graphs", "outside"])
-        axes.set_ylim(1.5, -0.5)
-        axes.set_xlim(0, end)
-        axes.set_xlabel("microseconds since the first kernel of the step")
+        for row, (name, line) in enumerate(lines.items()):
+            edges = [line.us / 1000 * index / len(line.outside) for index in range(len(line.outside) + 1)]
+            below = [row + 0.4 - 0.8 * share for share in line.in_graphs]
+            above = [low - 0.8 * share for low, share in zip(below, line.outside, strict=True)]
+            outside = "eager" if name == "eager" else "bad"
+            for kind, word, low, high in (
+                ("captured", "in-graphs", [row + 0.4] * len(below), below),
+                (outside, "outside", below, above),
+            ):
+                axes.fill_between(
+                    edges, [*low, low[-1]], [*high, high[-1]], step="post", color=COLOURS[kind], linewidth=0,
+                    gid=f"timeline-{name}-{word}",
+                )  # fmt: skip
+        axes.hlines([row + 0.4 for row in range(len(lines))], 0, longest / 1000, color=COLOURS["line"], linewidth=0.6)
+        axes.set_yticks(range(len(lines)), list(lines))
+        axes.set_ylim(len(lines) - 0.5, -0.5)
+        axes.set_xlim(0, longest / 1000)
+        axes.set_xlabel("milliseconds since the first kernel of the step")
 
-    busy = sum(stretch.end - stretch.start for stretch in stretches)
-    said = (
-        f"compiled step at batch {bucket}, {end / 1000:.2f} ms: kernels in graphs run for "
-        f"{sum(s.end - s.start for s in inside) / 1000:.2f} ms, outside for "
-        f"{sum(s.end - s.start for s in outside) / 1000:.2f} ms, nothing runs for {max(0.0, end - busy) / 1000:.2f} ms"
+    said = "; ".join(f"{name}: {in_time(line)}" for name, line in lines.items())
+    works = ", ".join(f"{sum(line.busy) / 1000:.2f} of {medians[name]:.2f} ms {name}" for name, line in lines.items())
+    caption = (
+        f"as high as the share of the time in which the GPU works, at batch {bucket}: {works}; blue is inside graphs; "
+        "drawn as traced, which takes longer"
     )
-    return picture("timeline", "Timeline of one compiled step", 1.25, draw, said)
+    return picture("timeline", "Timeline of one step", 0.6 + 0.42 * len(lines), draw, said, caption)
+
+
+def in_time(line: Timeline) -> str:
+    """``5.10 ms, kernels run for 4.90 ms in graphs and 0.05 ms outside, nothing for 0.15 ms``."""
+    inside, outside = (us / 1000 for us in line.busy)
+    nothing = max(0.0, line.us / 1000 - inside - outside)
+    return (
+        f"{line.us / 1000:.2f} ms, {line.kernels} kernels and copies run for {inside:.2f} ms in graphs and "
+        f"{outside:.2f} ms outside, nothing for {nothing:.2f} ms"
+    )
+
+
+def order(steps: Sequence[Operations], bucket: int) -> Picture:
+    """The operations of one step in order, a row a function of the target; without any time."""
+    functions = list(dict.fromkeys(run.function for run in steps))
+    shown = functions if len(functions) <= MAX_FUNCTIONS else functions[: MAX_FUNCTIONS - 1]
+    names = shown if shown == functions else [*shown, "others"]
+    rows = [min(functions.index(run.function), len(names) - 1) for run in steps]
+    ends = list(accumulate(run.count for run in steps))
+    placed = [(end - run.count, run, row) for end, run, row in zip(ends, steps, rows, strict=True)]
+
+    def draw(axes: Axes) -> None:
+        for kind, word, in_graph in (("eager", "outside", False), ("captured", "in-graphs", True)):
+            for row in range(len(names)):
+                runs = [(start, run.count) for start, run, at in placed if at == row and run.in_graph is in_graph]
+                if runs:
+                    axes.broken_barh(
+                        runs, (row - 0.35, 0.7), facecolors=COLOURS[kind], linewidth=0, gid=f"order-{word}-{row}"
+                    )
+        axes.set_yticks(range(len(names)), [shortened(name) for name in names])
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.set_xlim(0, ends[-1])
+        axes.set_xlabel("operation")
+
+    inside = sum(run.count for run in steps if run.in_graph)
+    counts = Counter[str]()
+    for _, run, row in placed:
+        counts[names[row]] += run.count
+    where = f"{inside} operations inside the graph and {ends[-1] - inside} before it, which copy the inputs"
+    said = f"{where}; {', '.join(f'{name} {count}' for name, count in counts.items())}"
+    caption = f"{where}, at batch {bucket}; in order and without times, which need a GPU"
+    return picture("order", "Operations of one step", 0.6 + 0.24 * len(names), draw, said, caption)
+
+
+def shortened(name: str) -> str:
+    """A name that leaves room for the picture."""
+    return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 3]}..."
 
 
 def picture(

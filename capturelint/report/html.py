@@ -20,7 +20,7 @@ from capturelint.errors import UsageError
 from capturelint.escape import visible
 from capturelint.finding import Finding
 from capturelint.place import Place
-from capturelint.report.charts import Picture, Stretch, Timed, errors, latency, memory, padding, timeline
+from capturelint.report.charts import Picture, Timed, errors, floor_words, latency, memory, order, padding, timeline
 from capturelint.report.cure import Cure, example, from_patch
 from capturelint.report.frame import drawn, marked
 from capturelint.report.listing import Listing, Listings, listings
@@ -28,6 +28,7 @@ from capturelint.report.model import CheckReport, ReadLines, counted, entry_line
 from capturelint.report.verify_json import speedup
 from capturelint.report.verify_text import COLUMNS, name_of, worth
 from capturelint.runtime.observations import BucketResult
+from capturelint.runtime.timeline import Stretch, Timeline, timeline_of
 from capturelint.runtime.verify import VerifyReport
 from capturelint.vocabulary import Confidence, Outcome, Verdict
 
@@ -261,7 +262,7 @@ def verify_figures(report: VerifyReport) -> Iterator[Figure]:
     else:
         yield Figure("graph memory", NOT_MEASURED, gpu)
     if report.floor is not None:
-        yield Figure("floor", f"{report.floor.ms:.2f} ms", "to read its bytes once")
+        yield Figure("floor", floor_words(report.floor.ms), "to read its bytes once")
     else:
         yield Figure("floor", NOT_MEASURED, gpu)
 
@@ -316,13 +317,28 @@ def times(bucket: BucketResult, compiled: CompileReport | None) -> Iterator[Time
 
 
 def timelines(report: VerifyReport) -> Iterator[Picture]:
-    """The kernels of one step at the largest batch size that has them."""
+    """One step at the largest batch size that has any: in time where it was traced, else in order."""
     for bucket in sorted(report.buckets, key=lambda bucket: -bucket.size):
-        found = report.compiled.bucket(bucket.size) if report.compiled is not None else None
-        if found is not None and found.coverage is not None and found.coverage.timeline:
-            spans = found.coverage.timeline
-            yield timeline([Stretch(s.start_us, s.end_us, s.in_graph) for s in spans], bucket.size)
+        lines = {
+            "eager": bucket.eager_timeline,
+            "captured": bucket.replay_timeline,
+            "compiled": compiled_timeline(report.compiled, bucket.size),
+        }
+        medians = {timed.kind: timed.p50 for timed in times(bucket, report.compiled)}
+        traced = {name: line for name, line in lines.items() if line is not None and name in medians}
+        if traced:
+            yield timeline(traced, medians, bucket.size)
             return
+        if bucket.operations:
+            yield order(bucket.operations, bucket.size)
+            return
+
+
+def compiled_timeline(compiled: CompileReport | None, size: int) -> Timeline | None:
+    """A compiled step in time."""
+    found = compiled.bucket(size) if compiled is not None else None
+    spans = found.coverage.timeline if found is not None and found.coverage is not None else ()
+    return timeline_of([Stretch(s.start_us, s.end_us, s.in_graph) for s in spans], sum(span.kernels for span in spans))
 
 
 def card(finding: Finding, read: ReadLines, path: Listings, cures: Cures) -> FindingCard:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import asdict
 
 from capturelint import __version__
 from capturelint.compiler.report import CompiledBucket, Milliseconds
@@ -74,8 +75,16 @@ def bucket_record(bucket: BucketResult, compiled: CompiledBucket | None = None) 
         "break_even_steps": break_even_steps(bucket),
         "message": bucket.message or None,
         "probes": list(bucket.probes) or None,
+        "operations": [asdict(each) for each in bucket.operations] or None,
+        "timelines": timelines(bucket) or None,
     }
     return record | {name: value for name, value in optional.items() if value is not None}
+
+
+def timelines(bucket: BucketResult) -> Json:
+    """The steps that were traced, by their kind."""
+    traced = {"eager": bucket.eager_timeline, "replayed": bucket.replay_timeline}
+    return {kind: asdict(line) for kind, line in traced.items() if line is not None}
 
 
 def verify_finding(finding: Finding) -> Json:

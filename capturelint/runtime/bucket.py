@@ -9,6 +9,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from itertools import groupby
+
+import torch
 
 from capturelint.errors import TargetError
 from capturelint.runtime.capture import Captured, Pool, capture
@@ -24,6 +27,7 @@ from capturelint.runtime.protocol import Plan, Stage
 from capturelint.runtime.replay import run_replay
 from capturelint.runtime.states import Origin, UnequalCopiesError, mutable
 from capturelint.runtime.target import Target
+from capturelint.runtime.timeline import Operations
 from capturelint.runtime.trace import Call, Recorder, key_of
 from capturelint.runtime.witness import aftermath, is_out_of_memory, refusal
 from capturelint.vocabulary import ObservationKind, Verdict
@@ -236,6 +240,7 @@ def judge(session: Session, bucket: int, reference: Reference, captured: Capture
         argmax_margin=argmax_margin(expected),
         step_errors=comparison.errors,
         first_step=run.first,
+        operations=operations(captured, reference.calls),
     )
     if at is None:
         return Judged(result if reference.is_repeatable else doubted(session, result), captured, reference)
@@ -256,6 +261,17 @@ def doubted(session: Session, result: BucketResult) -> BucketResult:
         return result
     message = f"two eager runs are {result.noise:.2g} of the largest value apart, by what a capture freezes"
     return replace(result, verdict=Verdict.REPLAY_DIFFERS, message=message, observations=found)
+
+
+def operations(captured: Captured, calls: Sequence[Call]) -> tuple[Operations, ...]:
+    """What one replayed step runs, in order: its inputs are copied in, then the graph runs what was captured.
+
+    ``calls`` are those of the eager step, and of what surrounds it: the target's ``inputs``, and our own copies.
+    """
+    inputs = sum(isinstance(value, torch.Tensor) for value in captured.static.values())
+    step = (call for call in calls if call.spots and call.spots[0].name != "inputs" and not call.is_view)
+    grouped = [Operations(name, len(list(group))) for name, group in groupby(call.spots[-1].name for call in step)]
+    return (Operations("the inputs", inputs, in_graph=False), *grouped) if inputs else tuple(grouped)
 
 
 def explanation(session: Session, bucket: int, target: Target | None = None) -> list[Observation]:

@@ -19,7 +19,7 @@ from capturelint.runtime.bucket import Session
 from capturelint.runtime.capture import Captured, copy_inputs
 from capturelint.runtime.eager import make_inputs
 from capturelint.runtime.observations import BucketResult, Floor, Times
-from capturelint.runtime.profile import eager_activity
+from capturelint.runtime.profile import eager_activity, eager_timeline, replay_timeline
 
 MIN_SAMPLES = 100
 MAX_SECONDS = 2.0
@@ -49,6 +49,15 @@ def profiled(session: Session, result: BucketResult) -> BucketResult:
     if activity is None or result.eager_ms is None:
         return result
     return replace(result, kernels=activity.kernels, busy_share=min(1.0, activity.busy_ms / result.eager_ms.p50))
+
+
+def timed_lines(session: Session, result: BucketResult, captured: Captured) -> BucketResult:
+    """A measured result with one eager and one replayed step in time. Nothing is replayed after this."""
+    return replace(
+        result,
+        eager_timeline=eager_timeline(session, result.size),
+        replay_timeline=replay_timeline(session, result.size, captured),
+    )
 
 
 def time_replay(session: Session, bucket: int, captured: Captured) -> tuple[list[float], list[float]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from capturelint.runtime.timeline import Operations, Timeline
 from capturelint.vocabulary import ObservationKind, Verdict
 
 
@@ -58,7 +59,7 @@ class BucketResult:
     that the target failed without any capture, so the bucket says nothing about graphs. ``step_errors`` are those of
     the replayed steps, of which the first is step ``first_step``. ``argmax_margin`` is the smallest distance of the two
     best logits of a row, relative to the largest value too. ``kernels`` are those of one eager step, and ``busy_share``
-    is the part of it in which the GPU works, by the profiler.
+    is the part of it in which the GPU works, by the profiler. ``operations`` are those of the captured step, in order.
     """
 
     size: int
@@ -84,6 +85,9 @@ class BucketResult:
     argmax_margin: float | None = None
     step_errors: tuple[float, ...] = ()
     first_step: int = 0
+    operations: tuple[Operations, ...] = ()
+    eager_timeline: Timeline | None = None
+    replay_timeline: Timeline | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What the GPU did during eager steps, from the profiler's (kineto's) record: kernels, and the time it worked.
+"""What the GPU did during eager and replayed steps, from the profiler's (kineto's) record: kernels, and when it worked.
 
 Kept to the end of a worker's life: tracing slows every later launch down, and is known to disturb graphs.
 """
@@ -6,13 +6,16 @@ Kept to the end of a worker's life: tracing slows every later launch down, and i
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
 
+from capturelint.compiler.coverage import device_work, trace_of
 from capturelint.runtime.bucket import Session
+from capturelint.runtime.capture import Captured, copy_inputs
 from capturelint.runtime.eager import make_inputs, run_eager
+from capturelint.runtime.timeline import Stretch, Timeline, timeline_of
 
 STEPS = 3
 COPIES = ("Memcpy", "Memset")
@@ -56,6 +59,44 @@ def eager_activity(session: Session, bucket: int) -> Activity | None:
             ),
             len(steps),
         )
+    return None
+
+
+def eager_timeline(session: Session, bucket: int) -> Timeline | None:
+    """When the GPU works in one eager step."""
+    state, first = session.fresh(bucket), session.plan.warm_up
+    run_eager(session.target, state, bucket, range(first), session.channel)
+    inputs = make_inputs(session.target, bucket, first)
+    return traced(lambda: session.target.step(state, **inputs))
+
+
+def replay_timeline(session: Session, bucket: int, captured: Captured) -> Timeline | None:
+    """When the GPU works in one replayed step: the copies of its inputs, then the graph."""
+    inputs = make_inputs(session.target, bucket, captured.first)
+    captured.rewind()
+
+    def replayed() -> None:
+        copy_inputs(captured.static, inputs, captured.first)
+        captured.graph.replay()
+
+    return traced(replayed)
+
+
+def traced(step: Callable[[], object]) -> Timeline | None:
+    """Profile one step; ``None`` where this machine has no tracing.
+
+    The step is made twice, and the second one told: the first launch of a graph under a tracer takes milliseconds.
+    """
+
+    def twice() -> None:
+        for _ in range(2):
+            step()
+            torch.cuda.synchronize()
+
+    torch.cuda.synchronize()
+    with contextlib.suppress(RuntimeError, AttributeError), torch.no_grad():
+        work = sorted(device_work(trace_of(twice)))
+        return timeline_of([Stretch(start, end, in_graph) for start, end, in_graph in work[len(work) // 2 :]])
     return None
 
 

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from capturelint.runtime.observations import BucketResult, Floor, Machine, Observation, Spot, Times
+from capturelint.runtime.timeline import Operations, Timeline
 from capturelint.vocabulary import ObservationKind, Verdict
 
 
@@ -142,6 +143,12 @@ def decode_bucket(record: dict[str, object]) -> BucketResult:
     for name in ("eager_ms", "replay_ms", "host_ms", "eager_host_ms"):
         times = record[name]
         fields[name] = Times(**times) if isinstance(times, dict) else None
+    for name in ("eager_timeline", "replay_timeline"):
+        line = record[name]
+        fields[name] = decode_timeline(line) if isinstance(line, dict) else None
+    operations = record["operations"]
+    assert isinstance(operations, list)
+    fields["operations"] = tuple(Operations(**each) for each in operations)
     observations = record["observations"]
     assert isinstance(observations, list)
     fields["observations"] = tuple(decode_observation(each) for each in observations)
@@ -152,6 +159,11 @@ def decode_bucket(record: dict[str, object]) -> BucketResult:
     assert isinstance(errors, list)
     fields["step_errors"] = tuple(errors)
     return BucketResult(**fields)  # type: ignore[arg-type]
+
+
+def decode_timeline(record: dict[str, object]) -> Timeline:
+    """A timeline from its JSON record."""
+    return Timeline(**{name: tuple(value) if isinstance(value, list) else value for name, value in record.items()})  # type: ignore[arg-type]
 
 
 def decode_observation(record: dict[str, object]) -> Observation:

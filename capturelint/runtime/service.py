@@ -91,18 +91,22 @@ def verify_buckets(session: Session, machine: Machine) -> None:
     if machine.device != "cuda" or not kept:
         session.channel.send(Done())
         return
-    finish(session, [changed.get(each.size, each.result) for each in kept], min(each.reference.nbytes for each in kept))
+    finish(session, [replace(each, result=changed.get(each.size, each.result)) for each in kept])
 
 
-def finish(session: Session, results: Sequence[BucketResult], nbytes: int) -> None:
-    """What is measured last, as it may disturb what comes after: the floor, and the profiler's view of eager steps."""
-    from capturelint.runtime.measure import floor_of, profiled
+def finish(session: Session, kept: Sequence[Kept]) -> None:
+    """What is measured last, as it may disturb what comes after: the floor, and the profiler's view of the steps."""
+    from capturelint.runtime.measure import floor_of, profiled, timed_lines
 
-    floor = floor_of(nbytes)
-    session.channel.send(Done(floor))
-    for result in results:
-        session.channel.enter(Stage.MEASURE, result.size)
-        session.channel.send(profiled(session, result))
+    session.channel.send(Done(floor_of(min(each.reference.nbytes for each in kept))))
+    largest = max(each.result.size for each in kept)
+    for each in kept:
+        session.channel.enter(Stage.MEASURE, each.result.size)
+        result = profiled(session, each.result)
+        if result.size == largest:
+            session.channel.send(result)
+            result = timed_lines(session, result, each.captured)
+        session.channel.send(result)
 
 
 def verify_or_rebuild(session: Session, bucket: int, pool: Pool) -> tuple[Session, Judged]:

@@ -49,6 +49,7 @@ class Call:
     stream: int = 0
     outputs: tuple[Argument, ...] = ()
     failed: str = ""
+    is_view: bool = False
 
     @property
     def short(self) -> str:
@@ -138,10 +139,11 @@ class Recorder(Watch):  # type: ignore[no-untyped-call]
             raise
         outputs, _ = describe((result,), {})
         self.made |= {key_of(tensor) for tensor in each_tensor(result)} - given - self.written.keys()
-        call = Call(str(func), tensors, scalars, spots, stream, outputs)
+        view = is_view(func)
+        call = Call(str(func), tensors, scalars, spots, stream, outputs, is_view=view)
         if call.short not in NOTHING:
             self.calls.append(call)
-        if not is_view(func):
+        if not view:
             self.note_reads(call, args, kwargs, result)
         return result
 
