@@ -13,12 +13,14 @@ from typing import Any
 import jsonschema
 import pytest
 import typer
+from report_pages import EMULATED, MEASURED
 from typer.testing import CliRunner
 
 from capturelint.catalog import BUILT_IN, load_rules
 from capturelint.cli import COMMANDS, app
 from capturelint.config import KEYS
 from capturelint.report.page import pages
+from capturelint.report.verify_json import render_verify_json
 from capturelint.vocabulary import Confidence, Outcome, Severity, Verdict
 
 ROOT = Path(__file__).parent.parent
@@ -100,7 +102,7 @@ def test_every_field_of_a_schema_is_described(name):
 
 
 OUTPUTS = {
-    "check": ("check", TARGET),
+    "check": ("check", TARGET, "--statistics"),
     "facts": ("facts", TARGET),
     "logs": ("logs", *map(str, sorted((ROOT / "fixtures/logs").glob("*.log"))), "--fail-on", "all"),
     "explain": ("explain",),
@@ -122,6 +124,11 @@ def strict(schema: dict[str, Any]) -> dict[str, Any]:
 def test_json_has_no_field_that_its_schema_does_not_describe(name):
     written = json.loads(run(*OUTPUTS[name], "--format", "json"))
     jsonschema.validate(written, strict(SCHEMAS[name]))
+
+
+@pytest.mark.parametrize("report", [MEASURED, EMULATED], ids=["on a GPU", "emulated"])
+def test_the_json_of_verify_has_no_field_that_its_schema_does_not_describe(report):
+    jsonschema.validate(json.loads(render_verify_json(report)), strict(SCHEMAS["verify"]))
 
 
 def test_one_rule_explained_has_the_same_fields():
