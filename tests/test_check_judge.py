@@ -83,6 +83,17 @@ def test_a_line_is_reported_once_at_its_first_column():
         assert finding.place.column == 5
 
 
+def test_the_first_column_wins_by_one_too():
+    for columns in ((4, 5), (5, 4)):
+        (finding,) = found(*(event(column=each) for each in columns))
+        assert finding.place.column == 4
+
+
+def test_a_rule_that_does_not_speak_leaves_the_others_theirs():
+    other = replace(RULE, name="another-rule", event=EventKind.BRANCH)
+    assert [each.rule for each in found(event(), rules={"another-rule": other, **RULES})] == ["a-rule"]
+
+
 def test_a_surer_place_on_a_line_beats_an_earlier_one():
     (finding,) = found(event(column=5, confidence=Confidence.LIKELY), event(column=20))
     assert finding.place.column == 20
@@ -118,6 +129,9 @@ def test_long_code_is_cut_in_the_middle(code, shown):
         (">=2.4", "<2.6", True),
         (">=2.6", "<2.6", False),
         (">=1.13,<2", "<2.0", True),
+        (">1.12,<1.14", "==1.13", True),
+        ("==2.5.*", "<2.6", True),
+        (None, "==2.6", True),
         ("~=2.0", "<2.1", True),
         ("<2", ">=2.0", False),
         (">=2.20", ">=2.30", True),

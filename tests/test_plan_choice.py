@@ -95,6 +95,45 @@ def test_a_gain_in_time_is_a_share_of_the_others_time():
     assert gain(fast, slow, by_time=False) == 0.0
 
 
+def test_rounding_costs_rows_that_no_number_of_graphs_saves():
+    plan = choose(build([(3, 10), (6, 2), (8, 5)], "batches"), Limits(max_graphs=9, multiple_of=4))
+    assert plan.rounded_rows == plan.usage.padded_rows == 10 * 1 + 2 * 2
+
+
+def test_the_curve_holds_the_share_of_padded_rows():
+    live, steps = 50 + 60 + 80 + 42 + 120, 100
+    curve = choose(SKEWED, Limits(max_graphs=9)).curve
+    assert (curve[0].cost, curve[-1].cost) == (1 - live / (30 * steps), 0.0)
+
+
+def test_a_curve_of_times_holds_the_expected_step_of_each_plan_eager_steps_included():
+    measured = read_measured(measured_json({1: 1.0, 8: 8.0}), "verify.json")
+    for graphs in (1, 2, 3):
+        plan = choose(SKEWED, Limits(max_graphs=graphs, max_batch=8), measured)
+        assert plan.usage.eager_steps == 4
+        assert plan.curve[len(plan.sizes) - 1].cost == pytest.approx(plan.usage.step_ns)
+
+
+def test_the_curve_of_a_huge_histogram_has_points_of_the_whole_one(monkeypatch):
+    observed = build([(size, size % 7 + 1) for size in range(1, 60)], "batches")
+    whole = choose(observed, Limits(max_graphs=9)).curve
+    monkeypatch.setattr("capturelint.planning.plan.WHOLE_CURVE", 9 * len(observed.sizes) - 1)
+    known = choose(observed, Limits(max_graphs=9)).curve
+    assert set(known) < set(whole)
+    assert {9, 10} <= {point.graphs for point in known}
+
+
+def test_memory_for_one_graph_is_enough():
+    assert len(choose(SKEWED, Limits(max_graphs=5, memory=40, bytes_per_graph=40)).sizes) == 1
+
+
+def test_plans_that_run_other_steps_eagerly_are_not_compared():
+    many = build([(1, 1000), (4, 300), (9, 300)], "batches")
+    small, large = use(many, (1,)), use(many, (4,))
+    assert gain(small, large, by_time=False) is gain(large, small, by_time=False) is None
+    assert gain(use(many, (2,)), use(many, (3,)), by_time=False) == pytest.approx(1 / 3)
+
+
 def test_the_curve_goes_one_graph_beyond_the_choice():
     histogram = Histogram((1, 2, 4, 8, 16), (5, 4, 3, 2, 1), "made up")
     assert [point.graphs for point in choose(histogram, Limits(max_graphs=3)).curve] == [1, 2, 3, 4]
