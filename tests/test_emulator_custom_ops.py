@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import textwrap
 
@@ -127,6 +128,18 @@ def triton(tmp_path, monkeypatch):
             """
         )
     )
+    (tmp_path / "triton/runtime/interpreter.py").write_text(
+        textwrap.dedent(
+            """
+            class GridExecutor:
+                def __init__(self, fn):
+                    self.fn = fn
+
+                def __call__(self, *args, **kwargs):
+                    self.fn(*args, **kwargs)
+            """
+        )
+    )
     monkeypatch.syspath_prepend(tmp_path)
     yield lambda: __import__("triton")
     for name in [name for name in sys.modules if name.split(".")[0] == "triton"]:
@@ -140,6 +153,23 @@ def test_a_triton_kernel_is_named(triton):
 
     with pytest.raises(EmulationError, match="Triton kernel `scaled` runs on a GPU only"):
         scaled[(1,)](torch.ones(2, device="cuda"))
+
+
+def test_a_kernel_in_tritons_interpreter_is_captured_and_undone(triton):
+    from_the_interpreter = importlib.import_module(f"{triton().__name__}.runtime.interpreter")
+
+    def add(x, out, number):
+        out += x * number
+
+    launch = from_the_interpreter.GridExecutor(add)
+    x, out = torch.ones(3, device="cuda"), torch.zeros(3, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        launch(x + 1, out=out, number=2)
+    assert out.tolist() == [0.0, 0.0, 0.0]
+    x.fill_(4)
+    graph.replay()
+    assert out.tolist() == [10.0, 10.0, 10.0]
 
 
 def test_an_operation_around_a_triton_kernel_is_run_by_its_version_for_a_cpu(triton):

@@ -13,7 +13,8 @@ numbers, so it sees what was written into the memory since, and nothing that hap
 4. A graph holds addresses. Memory from before the capture that the program frees reads as garbage, and the next
    allocation of its size is given that very memory, which the graph still reads and writes (``ledger``).
 
-Not emulated: time, memory sizes, Triton kernels (each is named), several devices, ``torch.compile`` (it runs eagerly).
+Not emulated: time, memory sizes, several devices, Triton kernels outside Triton's interpreter (each is named),
+``torch.compile`` (it runs eagerly).
 """
 
 from capturelint.emulator.context import cuda

@@ -29,7 +29,7 @@ def cuda(*, poison_freed: bool = True) -> Iterator[Machine]:
     if hasattr(torch.UntypedStorage, "_capturelint_memory"):
         raise RuntimeError("an emulated device is already open in this process")
     machine, patches, registrations = Machine(poison_freed), Patches(), Registrations()
-    triton = TritonLaunches(patches)
+    triton = TritonLaunches(machine, patches)
     lifts = torch._C._only_lift_cpu_tensors()
     Storages.install()
     try:

@@ -47,9 +47,12 @@ class EmulatedDevice(TorchDispatchMode):
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
+        operation = self.machine.operations.known.get(id(function)) or self.look_up(function)
+        return self.run(operation, args, kwargs or {})
+
+    def run(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one call, and write it down where it is captured."""
         machine = self.machine
-        operation = machine.operations.known.get(id(function)) or self.look_up(function)
         if operation.body is not None:
             try:
                 with self:
@@ -58,7 +61,7 @@ class EmulatedDevice(TorchDispatchMode):
                 pass  # its kernel below has the fake implementation, and says so if there is none
         if operation.is_composite:
             with self:
-                divided = function.decompose(*args, **kwargs)
+                divided = operation.overload.decompose(*args, **kwargs)
             if divided is not NotImplemented:
                 return divided
         memory = self.side(operation, args, kwargs)

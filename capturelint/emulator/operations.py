@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ class Operation:
     """One overload, which this keeps alive: its name, the arguments it writes, and what CUDA refuses about it."""
 
     name: str
-    overload: object
+    overload: Any
     kernel: Kernel
     body: Callable[..., Any] | None
     is_view: bool
@@ -113,6 +113,14 @@ def opaque(function: Any, body: Callable[..., Any] | None) -> Operation:
         arguments=(),
         host_arguments=frozenset(),
         refusals=(),
+    )
+
+
+def launch_of(name: str, launch: Callable[..., Any], machine: Machine, args: tuple[Any, ...]) -> Operation:
+    """A kernel that is given these arguments and may write each of them; ``launch`` runs it on a CPU's tensors."""
+    names = tuple(str(position) for position in range(len(args)))
+    return replace(
+        opaque(launch, None), name=name, kernel=ForeignKernel(launch, name, machine), writes=names, arguments=names
     )
 
 

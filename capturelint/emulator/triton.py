@@ -1,7 +1,8 @@
-"""Triton kernels: there is no GPU to launch them on, and one message says which kernel wanted one.
+"""Triton kernels: Triton's interpreter runs them, where the program asked for it; else one message names the kernel.
 
-Triton itself would say that it found no driver. Its launchers are replaced where they are imported already, and by a
-finder on ``sys.meta_path`` when they are imported within the context.
+With ``TRITON_INTERPRET=1`` set before Triton is imported a launch is a call like any other, captured and replayed.
+Without it there is no GPU to launch on, and Triton itself would say that it found no driver. The launchers are replaced
+where they are imported already, and by a finder on ``sys.meta_path`` when they are imported within the context.
 """
 
 from __future__ import annotations
@@ -12,19 +13,32 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from capturelint.emulator.kernels import EmulationError
+from capturelint.emulator.mode import EmulatedDevice
+from capturelint.emulator.operations import launch_of
 from capturelint.emulator.patches import Patches
 
-LAUNCHERS: Mapping[str, str] = {"triton.runtime.jit": "JITFunction", "triton.runtime.autotuner": "Autotuner"}
-"""Module -> its class whose ``run`` launches a kernel."""
+if TYPE_CHECKING:
+    from capturelint.emulator.machine import Machine
+
+LAUNCHERS: Mapping[str, tuple[str, str]] = {
+    "triton.runtime.jit": ("JITFunction", "run"),
+    "triton.runtime.autotuner": ("Autotuner", "run"),
+    "triton.runtime.interpreter": ("GridExecutor", "__call__"),
+}
+"""Module -> its class and the method that launches a kernel."""
 
 
 class TritonLaunches(MetaPathFinder):
-    """Makes every launch of a Triton kernel an ``EmulationError``."""
+    """Makes every launch of a Triton kernel a call of the device, or an ``EmulationError``."""
 
-    def __init__(self, patches: Patches) -> None:
+    def __init__(self, machine: Machine, patches: Patches) -> None:
+        self.machine = machine
         self.patches = patches
 
     def install(self) -> None:
@@ -63,16 +77,37 @@ class TritonLaunches(MetaPathFinder):
 
     def replace(self, module: ModuleType) -> None:
         """Replace the launcher of ``module``."""
-        launcher = getattr(module, LAUNCHERS[module.__name__], None)
-        if launcher is not None:
-            self.patches.set(launcher, "run", refusing_launch)
+        name, method = LAUNCHERS[module.__name__]
+        launcher = getattr(module, name, None)
+        if launcher is None:
+            return
+        interpreted = interpreted_launch(self.machine, getattr(launcher, method)) if method == "__call__" else None
+        self.patches.set(launcher, method, interpreted or refusing_launch)
+
+
+def interpreted_launch(machine: Machine, original: Callable[..., None]) -> Callable[..., None]:
+    """A launch that Triton's interpreter runs, on the device's memory and in the order of its other calls."""
+
+    def launch(executor: Any, *args: Any, **kwargs: Any) -> None:
+        names, values = tuple(kwargs), (*args, *kwargs.values())
+
+        def run(*values: Any) -> None:
+            positional, by_name = values[: len(args)], values[len(args) :]
+            original(executor, *positional, **dict(zip(names, by_name, strict=True)))
+
+        operation = launch_of(f"Triton kernel `{name_of(executor)}`", run, machine, values)
+        with _disable_current_modes(), torch.no_grad():
+            EmulatedDevice(machine).run(operation, values, {})
+
+    return launch
 
 
 def refusing_launch(kernel: Any, *args: Any, **kwargs: Any) -> Any:
     """What a launch does on the emulated device."""
     raise EmulationError(
         f"Triton kernel `{name_of(kernel)}` runs on a GPU only, so the emulated device cannot run it; "
-        "a `torch.library.custom_op` around it with a CPU or a fake implementation can be emulated"
+        "with TRITON_INTERPRET=1 set before Triton is imported its interpreter runs the kernel, and a "
+        "`torch.library.custom_op` around it with a CPU or a fake implementation is run instead"
     )
 
 
