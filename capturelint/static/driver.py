@@ -25,11 +25,13 @@ from capturelint.static.values import (
     Number,
     Ref,
     Scope,
+    Sequence,
     Tensor,
     Value,
     deps_of,
     options,
     tensor_in,
+    varies_of,
 )
 from capturelint.vocabulary import Confidence, EventKind, Phase, Varies
 
@@ -51,6 +53,8 @@ class Facts:
     """Static inputs whose rows are zero but for live ones, a live one being zero too."""
     keyed: set[Home] = field(default_factory=set)
     """Host slots that choose the graph, so that each graph is replayed with the value that it recorded."""
+    parts: set[Value] = field(default_factory=set)
+    """Host values in the keys of graphs, sizes aside: a slot that is given one of them may be what chooses."""
     regions: list[Site] = field(default_factory=list)
 
 
@@ -200,6 +204,8 @@ class Driver:
             self.pending.append(Pending(kind, vm.site(node), "regrown" if in_step else "attribute", str(key), home))
         elif is_host_number(value) and numbers_differ(before, value) and not self.in_step(vm):
             self.facts.late.add(home)
+            if value in self.facts.parts:
+                self.facts.keyed.add(home)
 
     def on_bind(self, vm: Interpreter, scope: Scope, name: str, value: Value, node: ast.AST) -> Value:
         """A local name is bound after the capture: to another tensor than the graph's, or to an output."""
@@ -333,7 +339,7 @@ class Driver:
         """A value is kept across iterations: an output of the graph is overwritten by the next replay."""
         if vm.recording or self.replays == self.replays_before or not self.loops:
             return
-        if any(tensor.output for tensor in tensors_of(vm.heap, value)):
+        if any(tensor.output or tensor.home in self.moved for tensor in tensors_of(vm.heap, value)):
             vm.emit(EventKind.STALE_OUTPUT, node, how, Confidence.LIKELY, phase=Phase.REPLAY)
 
     def on_register(self, vm: Interpreter, key: Value, value: Value) -> None:
@@ -341,6 +347,8 @@ class Driver:
         held = [vm.heap.get(found) for _, found in vm.heap.reach(value) if isinstance(found, Ref)]
         if any(found is not None and found.cls == "torch.cuda.CUDAGraph" for found in held):
             self.facts.keyed |= deps_of(key)
+            parts = (key.items or (key.element,)) if isinstance(key, Sequence) else (key,)
+            self.facts.parts |= {part for part in parts if is_host_number(part) and not is_size(part)}
 
 
 def lengthens(node: ast.Assign) -> bool:
@@ -364,6 +372,11 @@ def is_method(calls: list[Call]) -> bool:
 def is_parameter(value: Value | None) -> TypeGuard[Tensor]:
     """A parameter of a module."""
     return isinstance(value, Tensor) and value.parameter
+
+
+def is_size(value: Value) -> bool:
+    """A number that the batch decides."""
+    return varies_of(value) is Varies.PER_BUCKET
 
 
 def is_host_number(value: Value) -> bool:
