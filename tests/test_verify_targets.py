@@ -62,6 +62,28 @@ def test_inputs_that_no_seed_repeats_are_told_by_name(tmp_path):
     assert "inputs gives other values for `x`" in error_of(tmp_path, source)
 
 
+OWN_OUTPUT = """
+import dataclasses
+
+@dataclasses.dataclass(slots=True)
+class Output:
+    scores: object
+    size: object
+
+"""
+
+
+@pytest.mark.parametrize(
+    "returned",
+    ["state(x), torch.tensor([5.0])", "Output(state(x), 3)", "state(x).to(torch.float8_e4m3fn)"],
+    ids=["a host tensor beside", "an output class of its own", "eight-bit floats"],
+)
+def test_what_a_step_returns_may_be(tmp_path, returned):
+    source = OWN_OUTPUT + CLEAN.replace("return state(x)", f"return {returned}")
+    *_, result = [each for each in messages_of(plan(write_target(tmp_path, source))) if isinstance(each, BucketResult)]
+    assert (result.verdict, result.max_error) == (Verdict.OK, 0.0)
+
+
 def test_emulated_times_are_absent(tmp_path):
     sent = messages_of(plan(write_target(tmp_path, CLEAN)))
     *_, result = [each for each in sent if isinstance(each, BucketResult)]

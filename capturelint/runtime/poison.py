@@ -13,14 +13,17 @@ ALL_ONES = 0xFF
 
 
 def poison_outputs(captured: Captured) -> None:
-    """Overwrite the output buffers, but those that are the state's or the inputs'."""
+    """Overwrite the output buffers on the device, but those that are the state's or the inputs'.
+
+    What a step makes in host memory is made once, at capture, and is nothing that a replay writes.
+    """
     used = {storage(tensor) for tensor, _ in captured.start or ()} | {
         storage(value) for value in captured.static.values() if isinstance(value, torch.Tensor)
     }
     used |= {storage(tensor) for tensor in mutable(captured.state).values()}
     with torch.inference_mode():
         for leaf in leaves(captured.output):
-            if isinstance(leaf, torch.Tensor) and leaf.numel() and storage(leaf) not in used:
+            if isinstance(leaf, torch.Tensor) and leaf.is_cuda and leaf.numel() and storage(leaf) not in used:
                 leaf.fill_(float("nan") if leaf.dtype.is_floating_point else poison_number(leaf.dtype))
 
 
