@@ -43,6 +43,9 @@ def judge_store(vm: Interpreter, store: Store) -> None:
     if store.home.key == "append":
         vm.emit(EventKind.HOST_EFFECT, store.site, "append", min(sure, Confidence.LIKELY))
         return
+    held, put = tensors_of(vm.heap, store.old), tensors_of(vm.heap, store.new)
+    if not store.data and put and {t.ident for t in put} <= {t.ident for t in held if t.ident}:
+        return  # the very tensors that it held
     old = homes_in(vm.heap, store.old)
     exchanged = {t.home for t in tensors_of(vm.heap, store.new) if t.home is not None and not t.view} - old
     if (old | exchanged) & vm.step.used:
