@@ -28,6 +28,7 @@ from capturelint.static.values import (
     Sequence,
     Tensor,
     Value,
+    constant,
     deps_of,
     options,
     tensor_in,
@@ -93,6 +94,8 @@ class Driver:
         self.moved: set[Home] = set()
         self.pending: list[Pending] = []
         self.region: Site | None = None
+        self.modes: dict[Home, Value] = {}
+        """What slots held before the first capture, and before anything was stored in them."""
         self.direct: set[object] = set()
         self.depth = 0
         self.replays_before = 0
@@ -189,6 +192,8 @@ class Driver:
     ) -> None:
         """A slot is written after the capture: what the graph recorded from it is now elsewhere."""
         home = Home(owner.oid, key)
+        if not vm.recording and not self.captures and old is not None:
+            self.modes.setdefault(home, old)
         if vm.recording or not self.captures or home not in self.loaded:
             return
         before = self.values.get(home, NONE)
@@ -203,7 +208,10 @@ class Driver:
             kind = EventKind.LAZY_INIT if in_step else EventKind.INPUT_REBIND
             self.pending.append(Pending(kind, vm.site(node), "regrown" if in_step else "attribute", str(key), home))
         elif is_host_number(value) and numbers_differ(before, value) and not self.in_step(vm):
-            self.facts.late.add(home)
+            # A mode that the capture was made in and that is left again is not a number that the steps change.
+            flag = constant(value)
+            if not isinstance(flag, bool) or flag is not constant(self.modes.get(home, NONE)):
+                self.facts.late.add(home)
             if value in self.facts.parts:
                 self.facts.keyed.add(home)
 
