@@ -535,9 +535,10 @@ def write_slot(vm: Interpreter, owner: Ref, key: object, value: Value, node: ast
         value = vm.driver.alias(vm, vm.driver.grown(value, node), node)
         vm.driver.on_store(vm, owner, key, old, value, node)
     home = Home(owner.oid, key)
-    moved = any(t.home not in (None, home) and not t.view for t in tensors_of(vm.heap, value))
-    if vm.recording and vm.heap.persistent(owner) and not same and (fresh_tensors(vm.heap, value) or moved):
-        record_store(vm, home, old if old is not None else NONE, value, node)
+    if vm.recording and vm.heap.persistent(owner) and not same:
+        tensors = tensors_of(vm.heap, value)
+        if any(t.home is None or (t.home != home and not t.view) for t in tensors):
+            record_store(vm, home, old if old is not None else NONE, value, node)
     if isinstance(value, Tensor) and value.on_host and not same and vm.heap.persistent(owner) and home in value.deps:
         vm.heap.per_step.add(home)
     if not isinstance(value, Tensor) or not same:

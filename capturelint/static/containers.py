@@ -39,7 +39,6 @@ def call_dict(
     """Methods of dicts."""
     key = constant(args[0]) if args else Const
     default = args[1] if len(args) > 1 else NONE
-    everything = attributes.values_of(vm, owner)
     match name:
         case "get" | "pop" | "setdefault":
             if key is not Const and key in found.slots:
@@ -52,10 +51,17 @@ def call_dict(
                     attributes.put_element(vm, owner, default)
                 return vm.heap[owner].element or UNKNOWN
             # Under a key that is known and not there it is not one of the others.
-            held = everything if key is Const else [found.element] if found.element is not None else []
+            held = (
+                attributes.values_of(vm, owner)
+                if key is Const
+                else [found.element]
+                if found.element is not None
+                else []
+            )
             return union([*held, default, *([UNKNOWN] if found.opaque and default == NONE else [])])
         case "values":
-            return Sequence(tuple(everything)) if found.element is None else Sequence(None, union(everything))
+            held = attributes.values_of(vm, owner)
+            return Sequence(tuple(held)) if found.element is None else Sequence(None, union(held))
         case "items":
             pairs: list[Value] = [Sequence((Const(k), vm.heap.read(owner, k) or UNKNOWN)) for k in found.slots]
             if found.element is None:

@@ -101,6 +101,8 @@ class Module:
         self.classes: dict[str, ClassDef] = {}
         self.assignments: dict[str, ast.Assign | ast.AnnAssign] = {}
         self.globals: dict[str, object] = {}
+        self.decorating: dict[FunctionDef, bool] = {}
+        """Whether a function gives back what it decorates, as far as somebody asked."""
         for statement in top_level(tree.body):
             self.add(statement)
 

@@ -887,8 +887,10 @@ class Interpreter:
                 self.driver.on_keep(self, results[-1], elt, "comprehension")
             return True
         first, rest = generators[0], generators[1:]
-        many = managers.MAX_CHEAP if not rest and managers.is_cheap(elt) else MAX_UNROLL
-        items, element = self.iterate(self.eval(first.iter, scope), first.iter, many)
+        source = self.eval(first.iter, scope)
+        items, element = self.iterate(source, first.iter, MAX_UNROLL if rest else managers.MAX_CHEAP)
+        if items is not None and len(items) > MAX_UNROLL and not managers.is_cheap(elt):
+            items, element = None, self.element(source)
         exact = items is not None
         for item in items if items is not None else [element]:
             self.assign(first.target, item, scope, elt)

@@ -398,10 +398,11 @@ def get_attribute(
         if holder is None or holder.sort is not Sort.INSTANCE or holder.element is None:
             return UNKNOWN
         return holder.element
-    if len(args) > 2 and has_attribute(vm, args[0], name) is False:
+    known = has_attribute(vm, args[0], name) if len(args) > 2 else True
+    if known is False:
         return args[2]
     found = vm.attribute(args[0], name, node)
-    if len(args) > 2 and has_attribute(vm, args[0], name) is None:
+    if known is None:
         return join(found, args[2]) if found is not UNKNOWN else UNKNOWN
     return found
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from capturelint.static import attributes
-from capturelint.static.index import ClassDef, FunctionDef, Module, top_level
+from capturelint.static.index import ClassDef, FunctionDef, FunctionNode, Module, top_level
 from capturelint.static.values import UNKNOWN, Class, Function, Ref, Scope, Value
 
 if TYPE_CHECKING:
@@ -93,7 +93,14 @@ def fills(statement: ast.stmt, name: str) -> bool:
 
 def decorates(function: FunctionDef) -> bool:
     """Whether a function gives back one of its parameters or a function made in it, as decorators do."""
-    node = function.node
+    known = function.module.decorating
+    if function not in known:
+        known[function] = gives_back(function.node)
+    return known[function]
+
+
+def gives_back(node: FunctionNode) -> bool:
+    """Whether code returns one of its parameters or a function made in it."""
     inner = {n.name for n in ast.walk(node) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)) and n is not node}
     known = inner | {argument.arg for argument in node.args.args if argument.arg != "self"}
     returned = {n.value.id for n in ast.walk(node) if isinstance(n, ast.Return) and isinstance(n.value, ast.Name)}
