@@ -44,7 +44,7 @@ def test_the_module_that_is_no_part_is_proposed_first(tmp_path):
 def test_a_model_of_any_name_is_proposed_before_its_parts(tmp_path):
     chat = MODEL.replace("class Model", "class Chat").replace("k_cache", "past") + "\n\nmodel = Chat()\n"
     (tmp_path / "serve.py").write_text(chat)
-    hint = "to check one of these, add --entry serve.py:Chat.forward or --entry serve.py:Attention.forward"
+    hint = "to check this one, add --entry serve.py:Chat.forward"
     assert hint in check(tmp_path)
 
 

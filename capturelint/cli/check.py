@@ -23,6 +23,7 @@ from capturelint.report import CheckReport, Format, render
 from capturelint.static.baseline import apply_baseline, write_baseline
 from capturelint.static.check import Checked, Options, check
 from capturelint.static.files import MAX_NBYTES, Sources, patterns
+from capturelint.static.unread import unread
 from capturelint.store import Store, user_directory
 from capturelint.vocabulary import Confidence
 
@@ -91,8 +92,10 @@ def run(
     with progress(quiet) as tell:
         checked = check(paths, replace(asked, tell=tell))
     report = report_of(checked, version, level, wanted, unwanted, settings)
-    if not report.entries:
-        report = replace(report, notes=(*report.notes, *to_name(paths, asked)))
+    outside = (
+        to_name(paths, asked) if not report.entries else unread((e.path for e in report.entries), paths, asked.follow)
+    )
+    report = replace(report, notes=(*report.notes, *outside))
     known = baseline or settings.baseline
     if write_baseline_:
         count = write_baseline(
@@ -163,7 +166,8 @@ def to_name(paths: list[Path], asked: Options) -> tuple[str, ...]:
     from capturelint.static.check import find
 
     specs = candidates(find(paths, asked, []))
-    return (f"to check one of these, add {' or '.join(f'--entry {spec}' for spec in specs)}",) if specs else ()
+    which = "this one" if len(specs) == 1 else "one of these"
+    return (f"to check {which}, add {' or '.join(f'--entry {spec}' for spec in specs)}",) if specs else ()
 
 
 def given_sources(paths: list[Path], name: Path | None, *, rewrites: bool) -> Sources:

@@ -23,7 +23,7 @@ METHODS = ("decode", "step", "forward")
 
 
 def candidates(files: Sequence[Path]) -> tuple[str, ...]:
-    """``--entry`` values to try, at most three: what no class builds first, then what a whole model is called."""
+    """``--entry`` values to try, at most three: what no class builds, then the parts that keep a cache."""
     found: list[tuple[ast.ClassDef, str]] = []
     parts: set[str] = set()
     for path in files[:MAX_FILES]:
@@ -35,7 +35,8 @@ def candidates(files: Sequence[Path]) -> tuple[str, ...]:
         node, _ = each
         return node.name in parts, not looks_whole(node.name), not keeps_a_cache(node)
 
-    return tuple(spec for _, spec in sorted(found, key=rank)[:MAX_SHOWN])
+    proposed = [each for each in found if each[0].name not in parts or keeps_a_cache(each[0])]
+    return tuple(spec for _, spec in sorted(proposed, key=rank)[:MAX_SHOWN])
 
 
 def built_by(node: ast.ClassDef) -> set[str]:
