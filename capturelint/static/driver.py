@@ -94,8 +94,6 @@ class Driver:
         self.moved: set[Home] = set()
         self.pending: list[Pending] = []
         self.region: Site | None = None
-        self.modes: dict[Home, Value] = {}
-        """What slots held before the first capture, and before anything was stored in them."""
         self.direct: set[object] = set()
         self.depth = 0
         self.replays_before = 0
@@ -192,8 +190,6 @@ class Driver:
     ) -> None:
         """A slot is written after the capture: what the graph recorded from it is now elsewhere."""
         home = Home(owner.oid, key)
-        if not vm.recording and not self.captures and old is not None:
-            self.modes.setdefault(home, old)
         if vm.recording or not self.captures or home not in self.loaded:
             return
         before = self.values.get(home, NONE)
@@ -208,9 +204,7 @@ class Driver:
             kind = EventKind.LAZY_INIT if in_step else EventKind.INPUT_REBIND
             self.pending.append(Pending(kind, vm.site(node), "regrown" if in_step else "attribute", str(key), home))
         elif is_host_number(value) and numbers_differ(before, value) and not self.in_step(vm):
-            # A mode that the capture was made in and that is left again is not a number that the steps change.
-            flag = constant(value)
-            if not isinstance(flag, bool) or flag is not constant(self.modes.get(home, NONE)):
+            if not (isinstance(constant(value), bool) and any(map(is_manager, vm.stack))):
                 self.facts.late.add(home)
             if value in self.facts.parts:
                 self.facts.keyed.add(home)
@@ -375,6 +369,16 @@ def is_method(calls: list[Call]) -> bool:
     """A method that others call, and no initialiser."""
     definition = calls[0].definition if calls else None
     return isinstance(definition, FunctionDef) and definition.owner is not None and definition.name != "__init__"
+
+
+def is_manager(call: Call) -> bool:
+    """A context manager at work: the flag that it sets is a mode, and it takes it back."""
+    definition = call.definition
+    if not isinstance(definition, FunctionDef):
+        return False
+    decorators = definition.node.decorator_list
+    named = definition.name in ("__enter__", "__exit__")
+    return named or any("contextmanager" in ast.unparse(decorator) for decorator in decorators)
 
 
 def is_parameter(value: Value | None) -> TypeGuard[Tensor]:
