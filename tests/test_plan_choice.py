@@ -127,6 +127,22 @@ def test_memory_for_one_graph_is_enough():
     assert len(choose(SKEWED, Limits(max_graphs=5, memory=40, bytes_per_graph=40)).sizes) == 1
 
 
+@pytest.mark.parametrize("memory", [100, 140])
+def test_graphs_that_add_nothing_to_the_pool_need_the_pool_only(memory):
+    limits = Limits(max_graphs=3, memory=memory, bytes_per_graph=0, pool_nbytes=100)
+    assert len(choose(SKEWED, limits).sizes) == 3
+    with pytest.raises(HistogramError, match="fits no graph"):
+        choose(SKEWED, Limits(max_graphs=3, memory=99, bytes_per_graph=0, pool_nbytes=100))
+
+
+def test_a_plan_says_where_its_times_and_its_memory_come_from():
+    timed = read_measured(measured_json({1: 1.0, 8: 8.0, 16: 9.0}, pool_bytes=5), "verify.json")
+    (times, memory) = choose(SKEWED, Limits(max_graphs=2), timed).histogram.notes
+    assert times == ("step times measured on NVIDIA H200 at batch 1 to 16, interpolated between, extrapolated above")
+    assert memory.startswith("memory is the pool that graphs share, as measured")
+    assert choose(SKEWED, Limits(max_graphs=2)).histogram.notes == ()
+
+
 def test_plans_that_run_other_steps_eagerly_are_not_compared():
     many = build([(1, 1000), (4, 300), (9, 300)], "batches")
     small, large = use(many, (1,)), use(many, (4,))

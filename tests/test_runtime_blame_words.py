@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from capturelint.runtime.blame import Suspects, blame
+from capturelint.finding import Finding
+from capturelint.place import Place
+from capturelint.runtime.blame import Suspects, blame, code_at
 from capturelint.runtime.observations import Observation, Spot
-from capturelint.vocabulary import Confidence, ObservationKind
+from capturelint.vocabulary import Confidence, ObservationKind, Outcome
 
 
 @pytest.fixture
@@ -89,3 +91,51 @@ def test_the_trail_is_what_led_there(model):
         (Path(path), 1, "step"),
         (Path(path), 2, "forward"),
     ]
+
+
+LONG = " + ".join(["alpha"] * 60)
+"""Longer than any code that is shown."""
+
+
+def test_code_is_what_stands_between_its_columns(model):
+    path = model("skip = 0\nx = alpha(beta) + gamma\n")
+    assert code_at(Spot(path, 2, "step", 5, 2, 16)) == "alpha(beta)"
+    assert code_at(Spot(path, 2, "step", 5, 0, 16)) == "alpha(beta)"
+    assert code_at(Spot(path, 2, "step", 5, 3, 16)) == "x = alpha(beta) + gamma"
+    assert code_at(Spot(path, 2, "step")) == "x = alpha(beta) + gamma"
+    assert code_at(Spot(path, 1, "step")) == "skip = 0"
+    assert [code_at(Spot(path, line, "step")) for line in (0, 3)] == ["", ""]
+
+
+@pytest.mark.parametrize(("source", "shown"), [("x" * 48, "x" * 48), ("x" * 49, "x" * 45 + "...")])
+def test_code_of_more_than_48_characters_is_cut(model, source, shown):
+    assert code_at(Spot(model(source), 1, "step")) == shown
+
+
+def test_a_read_or_a_look_up_far_to_the_right_is_seen(model):
+    path = model(f"y = {LONG} + t.item()\nz = {LONG} + bisect(sizes, n)\n")
+    assert blamed(ObservationKind.HOST_READ, Spot(path, 1, "step")).rule == "host-sync"
+    assert blamed(ObservationKind.HOST_READ, Spot(path, 1, "step", 5, 1, 493)).rule == "host-sync"
+    assert blamed(ObservationKind.REFUSED, Spot(path, 2, "step", 5, 2, 9), "IndexError: no").rule == "bucket-gap"
+
+
+@pytest.mark.parametrize(("line", "rule"), [(1, "implicit-sync"), (2, "tensor-branch"), (3, "implicit-sync")])
+def test_a_condition_on_another_line_is_not_asked(model, line, rule):
+    path = model("n = int(x)\nif x: pass\nm = int(x)\n")
+    assert blamed(ObservationKind.HOST_READ, Spot(path, line, "step")).rule == rule
+
+
+@pytest.mark.parametrize(("before", "rule"), [("None", "lazy-init"), ("0x7f", "state-rebind"), ("", "state-rebind")])
+def test_a_slot_that_was_empty_before_is_filled_too_late(model, before, rule):
+    spot = Spot(model("self.x = y\n"), 1, "step")
+    assert blamed(ObservationKind.ADDRESS_CHANGED, spot, before=before).rule == rule
+
+
+@pytest.mark.parametrize(("line", "is_on"), [(1, False), (2, True), (3, True), (4, True), (5, False)])
+def test_a_suspect_stands_on_all_its_lines_of_its_file(model, tmp_path, line, is_on):
+    path = model("\n" * 9)
+    place = Place(Path(path), 2, 1, 4, 1)
+    suspects = Suspects([Finding("upload", place, "m", (), Outcome.CAPTURE_ERROR, Confidence.LIKELY)])
+    assert bool(suspects.on(Spot(path, line, "step"))) is is_on
+    for other in ("a.py", "z.py"):
+        assert suspects.on(Spot(str(tmp_path / other), line, "step")) == []
