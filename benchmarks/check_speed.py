@@ -1,13 +1,15 @@
 """Time and memory of ``capturelint check``: cold, warm, after a change, by lines, by processes; other tools beside it.
 
 usage: check_speed.py [PATH ...] [--transformers DIR] [--tools DIR ...] [--repeat 3] [--lines 10000,30000]
+                      [--part tools jobs start]
 
 The files are copied to a temporary directory first, so that one of them can be changed. Without paths: the ``nn``
 package of the installed torch. ``--transformers`` is a directory of transformers' sources: ten models, ``generation``,
 ``integrations`` and ``cache_utils.py`` of it are checked. ``--tools`` are directories with the commands ``torchfix``,
 ``flake8`` and ``ruff``, searched before the interpreter's own and the PATH; keep TorchFix and flake8 in two virtual
 environments, for flake8 runs TorchFix wherever it is installed. ``--lines`` adds the growth over files drawn at
-random, up to so many lines. ``--part`` leaves out the comparison (``tools``) or the growth by processes (``jobs``).
+random, up to so many lines; a number larger than all of them ends with all of them. ``--part`` chooses the comparison
+(``tools``), the growth by processes (``jobs``) and one unchanged file, twenty times (``start``).
 
 Whole processes are timed, start included, and the fastest of the repetitions is shown: on a machine that others use,
 only ratios within one run mean something. ``CPU`` is the processor time of all processes. Memory is what all processes
@@ -19,6 +21,7 @@ import importlib.util
 import os
 import random
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -59,6 +62,8 @@ def main():
         print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}\n")
         if "tools" in options.part:
             compare(files, Path(directory) / "cache", options)
+        if "start" in options.part:
+            one_file(files[0], Path(directory) / "cache")
         if "jobs" in options.part:
             by_jobs(files, Path(directory) / "cache", options)
         if options.lines:
@@ -93,18 +98,32 @@ def compare(files, cache, options):
         print(f"| {name} | {run.wall_s:.2f} | {run.cpu_s:.2f} | {run.mb:.0f} | {ratios} |")
 
 
+def one_file(path, cache):
+    """A whole process over one file that did not change: the median of twenty, and the fastest."""
+    runs = [run([*CHECK, str(path)], cache) for _ in range(21)][1:]
+    wall, cpu = sorted(each.wall_s for each in runs), sorted(each.cpu_s for each in runs)
+    print("\n| one file, warm, 20 times | seconds | CPU seconds |\n|---|---|---|")
+    print(f"| median | {statistics.median(wall):.3f} | {statistics.median(cpu):.3f} |")
+    print(f"| fastest | {wall[0]:.3f} | {cpu[0]:.3f} |")
+
+
 def by_jobs(files, cache, options):
-    """Cold, with more and more processes."""
-    print("\n| processes | seconds | CPU seconds | MB |\n|---|---|---|---|")
+    """Cold, with more and more processes, as ratios of one process in the same run."""
+    print("\n| processes | seconds | times one | CPU seconds | times one | MB |\n|---|---|---|---|---|---|")
+    alone = None
     for jobs in sorted({1, 2, 4, os.cpu_count() or 1}):
         run = measure([*CHECK, "--jobs", str(jobs), *map(str, files)], cache, options.repeat, clean=True)
-        print(f"| {jobs} | {run.wall_s:.2f} | {run.cpu_s:.2f} | {run.mb:.0f} |")
+        alone = alone or run
+        wall, cpu = f"{run.wall_s / alone.wall_s:.2f}", f"{run.cpu_s / alone.cpu_s:.2f}"
+        print(f"| {jobs} | {run.wall_s:.2f} | {wall} | {run.cpu_s:.2f} | {cpu} | {run.mb:.0f} |")
 
 
 def by_lines(files, cache, options):
     """Cold and warm, over more and more of the files, drawn at random once and for all."""
     drawn = random.Random(0).sample(files, len(files))
-    print("\n| lines | files | cold, s | CPU, s | MB | CPU ms a line | warm, s |\n|---|---|---|---|---|---|---|")
+    print("\n| lines | files | cold, s | CPU, s | MB | CPU ms a line | times the first | warm, s |")
+    print("|---|---|---|---|---|---|---|---|")
+    first = None
     for limit in options.lines:
         chosen, lines = [], 0
         for path in drawn:
@@ -114,7 +133,10 @@ def by_lines(files, cache, options):
             lines += count(path)
         cold = measure([*CHECK, *chosen], cache, 1, clean=True)
         warm = measure([*CHECK, *chosen], cache, options.repeat)
-        row = (f"{cold.wall_s:.2f}", f"{cold.cpu_s:.2f}", f"{cold.mb:.0f}", f"{1000 * cold.cpu_s / lines:.3f}")
+        a_line = 1000 * cold.cpu_s / lines
+        first = first or a_line
+        times = f"{a_line:.3f}", f"{a_line / first:.2f}"
+        row = (f"{cold.wall_s:.2f}", f"{cold.cpu_s:.2f}", f"{cold.mb:.0f}", *times)
         print(f"| {lines} | {len(chosen)} | {' | '.join(row)} | {warm.wall_s:.2f} |")
         if lines < limit:
             break
@@ -181,7 +203,7 @@ def arguments():
     parser.add_argument("paths", nargs="*", type=Path)
     parser.add_argument("--transformers", type=Path)
     parser.add_argument("--tools", action="append", type=Path, default=[])
-    parser.add_argument("--part", nargs="*", default=["tools", "jobs"], choices=["tools", "jobs"])
+    parser.add_argument("--part", nargs="*", default=["tools", "jobs", "start"], choices=["tools", "jobs", "start"])
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--lines", type=lambda text: [int(number) for number in text.split(",")], default=[])
     return parser.parse_args()
