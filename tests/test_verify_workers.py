@@ -61,6 +61,11 @@ def test_memory_beyond_the_limit_is_the_buckets_verdict(verified):
     assert report.notes[-1] == "batch 2 is the largest that fits"
 
 
+def test_memory_that_fills_slowly_ends_at_the_limit_and_not_at_the_time_out(verified):
+    report = verified("step:slow-memory:1", (1,), memory_gib=1.0, timeout_s=4.0)
+    assert [bucket.verdict for bucket in report.buckets] == [Verdict.OUT_OF_MEMORY]
+
+
 def test_a_process_that_leaves_is_a_crash(verified):
     report = verified("step:leave:1", (1,))
     assert report.buckets[0].verdict is Verdict.CRASH

@@ -8,6 +8,7 @@ handler is C code, so the line is known even when Python never runs again.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import selectors
@@ -31,6 +32,8 @@ START_S = 120.0
 """Importing torch is no fault of the target, however short its time-out and busy the machine."""
 
 GIB = 1 << 30
+FILLING = 1 / 8
+"""What takes this part of the memory limit within one time-out ends at the limit, however slow the machine is."""
 ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -125,12 +128,13 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def listen(worker: Worker, timeout_s: float, memory_limit_gib: float | None) -> Iterator[Message | Ended]:
-    """Every message, then how the worker ended. Silence for ``timeout_s`` is a hang.
+    """Every message, then how the worker ended. Silence for ``timeout_s`` is a hang, unless memory fills meanwhile.
 
     The memory limit counts from what the worker held when it had found its device: libraries are not the target's.
     """
     buffer, last, heard = b"", Progress(Stage.START), time.monotonic()
-    held = 0
+    held, marked = 0, None
+    limit = math.inf if memory_limit_gib is None else memory_limit_gib * GIB
     with selectors.DefaultSelector() as selector:
         selector.register(worker.messages, selectors.EVENT_READ)
         while True:
@@ -139,7 +143,7 @@ def listen(worker: Worker, timeout_s: float, memory_limit_gib: float | None) -> 
                 if not received:
                     yield ended(worker, last)
                     return
-                heard = time.monotonic()
+                heard, marked = time.monotonic(), None
                 *lines, buffer = (buffer + received).split(b"\n")
                 for message in map(decode, lines):
                     if message is None:
@@ -151,12 +155,16 @@ def listen(worker: Worker, timeout_s: float, memory_limit_gib: float | None) -> 
                 # Something that the target forked still holds the pipe open.
                 yield ended(worker, last)
                 return
-            elif time.monotonic() - heard > (max(timeout_s, START_S) if last.stage is Stage.START else timeout_s):
-                yield Ended("hang", last, spots=stack_of_living(worker), output=tail(worker.output))
-                return
-            if memory_limit_gib is not None and own_bytes(worker.process.pid) - held > memory_limit_gib * GIB:
+            taken = own_bytes(worker.process.pid) - held
+            marked = taken if marked is None else marked
+            if taken > limit:
                 yield Ended("memory", last, spots=stack_of_living(worker), output=tail(worker.output))
                 return
+            if time.monotonic() - heard > (max(timeout_s, START_S) if last.stage is Stage.START else timeout_s):
+                if taken - marked < FILLING * limit:
+                    yield Ended("hang", last, spots=stack_of_living(worker), output=tail(worker.output))
+                    return
+                heard, marked = time.monotonic(), taken
 
 
 def ended(worker: Worker, last: Progress) -> Ended:
