@@ -27,6 +27,7 @@ from capturelint.static.values import (
     Home,
     Kind,
     Lambda,
+    Member,
     Memory,
     Method,
     ModuleValue,
@@ -106,6 +107,8 @@ def load(vm: Interpreter, owner: Value, name: str, node: ast.AST) -> Value:
             return device_attribute(owner, name)
         case Sequence(items=(first, second)) if name in ("values", "indices"):
             return first if name == "values" else second
+        case Const(value=Member() as member):
+            return member_attribute(vm, member, name, node)
         case Number() | Text() | Const() | Sequence():
             if isinstance(owner, Sequence) and owner.shape and name == "numel":
                 return BoundExternal(owner, name)
@@ -468,7 +471,24 @@ def class_attribute(vm: Interpreter, definition: ClassDef, name: str, node: ast.
         function = Function(member, holder.module, holder)
         return Method(function, Class(definition)) if "classmethod" in decorator_names(member.node) else function
     assert isinstance(member, (ast.Assign, ast.AnnAssign))
+    if member.value is not None and (kind := enumeration(vm, definition)):
+        value = field_value(vm, member, holder)
+        counts = kind.endswith(("IntEnum", "StrEnum", "IntFlag")) and isinstance(value, Const)
+        return value if counts else Const(Member(holder, name))
     return shared_field(vm, member, holder, name)
+
+
+def enumeration(vm: Interpreter, definition: ClassDef) -> str | None:
+    """The class of ``enum`` from which a class is derived."""
+    return next((base for base in bases(vm, definition) if isinstance(base, str) and base.startswith("enum.")), None)
+
+
+def member_attribute(vm: Interpreter, member: Member, name: str, node: ast.AST) -> Value:
+    """``Mode.DECODE.name``, ``.value``, or what the enumeration defines."""
+    if name in ("name", "_name_"):
+        return Const(member.name)
+    found = find_method(vm, member.definition, member.name if name in ("value", "_value_") else name)
+    return bound(vm, Const(member), found[0], found[1], node) if found is not None else UNKNOWN
 
 
 def rebound_attribute(vm: Interpreter, definition: ClassDef, name: str) -> Value | None:

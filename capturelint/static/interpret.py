@@ -47,6 +47,7 @@ from capturelint.static.values import (
     External,
     Function,
     Lambda,
+    Member,
     Memory,
     Method,
     ModuleValue,
@@ -1452,7 +1453,8 @@ def identical(left: Value, right: Value, negated: bool) -> Value:
     """``is``: known where the alternatives settle it."""
     same = {a == b for a in options(left) for b in options(right)}
     definite = all(isinstance(v, (Const, Tensor, Ref, Function, Class, Sequence, Device)) for v in options(left))
-    if len(same) == 1 and definite and any(v == NONE for v in (*options(left), *options(right))):
+    single = any(v == NONE or isinstance(constant(v), Member) for v in (*options(left), *options(right)))
+    if len(same) == 1 and definite and single:
         return Const(same.pop() is not negated)
     return Number()
 

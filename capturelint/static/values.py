@@ -79,6 +79,17 @@ class Const:
 
 
 @dataclass(frozen=True, slots=True)
+class Member:
+    """A member of an enumeration, as the value of a ``Const``: equal to itself only."""
+
+    definition: ClassDef
+    name: str
+
+    def __repr__(self) -> str:
+        return f"{self.definition.name}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
 class Number:
     """A host number or flag that is not known exactly.
 
