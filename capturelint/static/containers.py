@@ -18,6 +18,7 @@ from capturelint.static.values import (
     Sequence,
     Value,
     constant,
+    options,
     union,
 )
 from capturelint.vocabulary import Varies
@@ -103,7 +104,7 @@ def call_list(
         case "pop" if not args and found.sort is Sort.LIST and found.slots and found.element is None:
             return pop_last(vm, owner, found)
         case "pop" | "popleft":
-            return attributes.element(vm, owner)
+            return taken(vm, owner)
         case "copy":
             return vm.heap.new(replace(found))
         case "clear":
@@ -125,6 +126,15 @@ def pop_last(vm: Interpreter, owner: Ref, found: Object) -> Value:
         del vm.step.stores[own[-1]]
     vm.heap.per_step.discard(Home(owner.oid, LENGTH))
     return value
+
+
+def taken(vm: Interpreter, owner: Ref) -> Value:
+    """An item taken off a container: of one that outlives the step, another one at each."""
+    item = attributes.element(vm, owner)
+    numbers = all(isinstance(option, (Const, Number)) and option != NONE for option in options(item))
+    if vm.recording and vm.heap.persistent(owner) and numbers and not isinstance(item, Const):
+        return Number(Varies.PER_STEP, frozenset({Home(owner.oid, "taken")}))
+    return item
 
 
 def keep(vm: Interpreter, owner: Ref, value: Value, node: ast.AST, exact: bool = True) -> None:

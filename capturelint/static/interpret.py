@@ -331,8 +331,10 @@ class Interpreter:
             if updated is not None:
                 self.assign(node.target, updated, scope, node)
                 return
-            if isinstance(node.op, ast.Add):
-                self.call(BoundExternal(left, "extend"), [right], {}, node)
+            if isinstance(node.op, (ast.Add, ast.BitOr)):
+                self.call(
+                    BoundExternal(left, "extend" if isinstance(node.op, ast.Add) else "update"), [right], {}, node
+                )
                 return
         self.assign(node.target, self.binary(node.op, left, right, node), scope, node)
 
