@@ -418,8 +418,13 @@ def bound(vm: Interpreter, owner: Value, member: object, holder: ClassDef, node:
     names = decorator_names(member.node)
     plain = Function(member, holder.module, holder)
     function: Value = plain
-    if names & {"property", "cached_property", "functools.cached_property"}:
+    if "property" in names:
         return vm.call(Method(function, owner), [], {}, node)
+    if names & {"cached_property", "functools.cached_property"}:
+        value = vm.call(Method(function, owner), [], {}, node)
+        if isinstance(owner, Ref) and vm.heap.get(owner) is not None:
+            vm.heap.write(owner, member.name, value)  # the next look-up finds it in the instance
+        return value
     if "staticmethod" in names:
         return function
     if "classmethod" in names:

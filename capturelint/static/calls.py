@@ -25,6 +25,7 @@ from capturelint.static.values import (
     Function,
     Lambda,
     Method,
+    Number,
     Partial,
     Ref,
     Scope,
@@ -35,7 +36,9 @@ from capturelint.static.values import (
     join,
     options,
     union,
+    varies_of,
 )
+from capturelint.vocabulary import Varies
 
 if TYPE_CHECKING:
     from capturelint.static.interpret import Interpreter
@@ -183,6 +186,8 @@ def run_function(
 ) -> Value:
     """Run an analysed function."""
     definition = function.definition
+    if function.cached and not extra:
+        return remembered(vm, function, args, kwargs, node)
     active = sum(call.definition is definition for call in vm.stack)
     counted = any(int_constant(value) is not None for value in args)
     if active > (MAX_ACTIVE if counted else 1) or len(vm.stack) > MAX_DEPTH or vm.fuel <= 0:
@@ -219,6 +224,25 @@ def run_function(
     if vm.trying == vm.conditions() and not (alive or call.returns or call.yields):
         raise RaisedError
     return leave(vm, call, alive)
+
+
+def remembered(
+    vm: Interpreter, function: Function, args: list[Value], kwargs: dict[str, Value], node: ast.AST
+) -> Value:
+    """A call of a function that keeps its answers: it runs where the arguments are new, and where they may be."""
+    given = [*args, *kwargs.values()]
+    key = (function.definition, tuple(map(plain, args)), tuple((name, plain(value)) for name, value in kwargs.items()))
+    if key in vm.remembered:
+        return vm.remembered[key]
+    value = run_function(vm, replace(function, cached=False), args, kwargs, node, False)
+    if not any(varies_of(one) is Varies.PER_STEP for one in given):
+        vm.remembered[key] = value
+    return value
+
+
+def plain(value: Value) -> Value:
+    """A value without what is known of where it comes from."""
+    return replace(value, deps=frozenset()) if isinstance(value, (Const, Number)) else value
 
 
 def is_manager(definition: FunctionDef) -> bool:
@@ -381,6 +405,8 @@ def decorated(vm: Interpreter, function: Function, node: FunctionNode, scope: Sc
     for decorator in reversed(node.decorator_list):
         text = ast.unparse(decorator.func if isinstance(decorator, ast.Call) else decorator)
         if text in KEEPING or text.endswith((".setter", ".getter")):
+            caches = text.removeprefix("functools.") in ("lru_cache", "cache")
+            value = replace(value, cached=True) if caches and isinstance(value, Function) else value
             continue
         if compiles_with_graphs(decorator):
             value = replace(value, compiled=True) if isinstance(value, Function) else value

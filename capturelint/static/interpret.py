@@ -139,6 +139,8 @@ class Interpreter:
         self.module_memory = Memory.DEVICE
         self.orders: dict[ClassDef, list[ClassDef | str]] = {}
         self.instances: dict[object, Value] = {}
+        self.remembered: dict[object, Value] = {}
+        """What functions that keep their answers gave, by function and arguments."""
         self.records: dict[ast.AST, ClassDef] = {}
         """Classes that calls like ``namedtuple`` made."""
         self.rebound: dict[Module | ClassDef | Scope, Ref] = {}

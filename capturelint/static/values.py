@@ -224,6 +224,8 @@ class Function:
     owner: ClassDef | None = None
     scope: Scope | None = None
     compiled: bool = False
+    cached: bool = False
+    """True under ``functools.cache``: what it gave for some arguments it gives again without running."""
 
     def __hash__(self) -> int:
         return id(self.definition)
