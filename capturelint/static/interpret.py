@@ -1456,7 +1456,8 @@ def filtered(value: Union, wanted: Callable[[Value], bool]) -> Value:
 def identical(left: Value, right: Value, negated: bool) -> Value:
     """``is``: known where the alternatives settle it."""
     same = {a == b for a in options(left) for b in options(right)}
-    definite = all(isinstance(v, (Const, Tensor, Ref, Function, Class, Sequence, Device)) for v in options(left))
+    kinds = (Const, Number, Text, Tensor, Ref, Function, Class, Sequence, Device)
+    definite = all(isinstance(v, kinds) for v in options(left))
     single = any(v == NONE or isinstance(constant(v), Member) for v in (*options(left), *options(right)))
     if len(same) == 1 and definite and single:
         return Const(same.pop() is not negated)

@@ -155,6 +155,10 @@ def convert(vm: Interpreter, name: str, args: list[Value], node: ast.AST) -> Val
     known = constant(args[0])
     if isinstance(known, (int, float)) and name in ("int", "float", "bool"):
         return Const({"int": int, "float": float, "bool": bool}[name](known), deps_of(args[0]))
+    if isinstance(known, str) and name == "int" and known.strip().lstrip("+-").isdecimal():
+        return Const(int(known), deps_of(args[0]))
+    if isinstance(known, str) and name == "bool":
+        return Const(bool(known), deps_of(args[0]))
     if isinstance(known, str) and name == "float":
         return Number()
     if name == "bool":
