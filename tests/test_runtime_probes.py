@@ -77,6 +77,51 @@ def test_a_padded_row_that_writes_into_a_live_one_is_blamed_on_the_write(tmp_pat
     assert blamed(found) == [("pad-write", "store.index_copy_(0, slot, x)", "proven")]
 
 
+BLOCKS = """
+import torch
+import torch.nn.functional as F
+
+TABLE = torch.arange(16).view(4, 4)
+OWNED
+
+def build(device):
+    g = torch.Generator().manual_seed(5)
+    return {
+        "embed": torch.randn(40, 16, generator=g).to(device),
+        "kv": torch.zeros(16, 4, 16, device=device),  # [blocks, positions in a block, channels]
+        "table": TABLE.to(device),
+    }
+
+def inputs(batch, step, device):
+    g = torch.Generator().manual_seed(70 + step)
+    token = torch.randint(0, 40, (batch,), generator=g)
+    return {"token": token.to(device), "pos": torch.full((batch,), step).to(device)}
+
+@torch.no_grad()
+def step(state, token, pos):
+    x, table = state["embed"][token], state["table"][: token.shape[0]]
+    slot = table.gather(1, (pos // 4)[:, None])[:, 0] * 4 + pos % 4
+    state["kv"].view(-1, 16).index_copy_(0, slot, x)
+    kv = state["kv"][table].flatten(1, 2)
+    live = torch.arange(16, device=x.device) <= pos[:, None]
+    return F.scaled_dot_product_attention(x[:, None], kv, kv, attn_mask=live[:, None])[:, 0] @ state["embed"].t()
+"""
+
+
+@pytest.mark.parametrize(
+    ("owned", "expected"),
+    [
+        ("", []),
+        ("TABLE[1:] = 0  # rows without a request keep the block of row 0", ["pad-write"]),
+        ("TABLE[1:] = 1  # a block that row 0 reads from its fifth position on", ["pad-write"]),
+    ],
+)
+def test_a_padded_row_that_writes_into_a_live_block_of_a_paged_cache_is_found(tmp_path, owned, expected):
+    found = results(tmp_path, BLOCKS.replace("OWNED", owned), 4)[4]
+    assert [rule for rule, line, _ in blamed(found, 4) if "index_copy_" in line] == expected
+    assert (found.verdict is Verdict.OK) is (not expected)
+
+
 def test_a_padded_row_that_stays_in_its_own_slot_is_harmless(tmp_path):
     found = results(tmp_path, PAGED.replace("STRIDE", "0"), 2)[2]
     assert "padding ignored" in found.probes

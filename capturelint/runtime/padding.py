@@ -163,10 +163,10 @@ class Results(Watch):  # type: ignore[no-untyped-call]
 
 def leak_observation(session: Session, bucket: int, leak: Leak) -> Observation:
     """The leak with the line of the first call in which live rows depend on padded ones, run eagerly."""
-    usual = eager_results(session, session.target, bucket, leak.step)
-    order = other_steps(replayed(session.plan))
-    padded = eager_results(session, mixed_target(session.target, bucket, leak.live, order), bucket, leak.step)
+    usual, padded = both_results(session, bucket, leak, leak.step)
     call = next(mixing_calls(usual, padded, bucket, leak.live), None)
+    if call is not None and not call.short.endswith("_") and reads_older_memory(call, usual):
+        call = earlier_write(session, bucket, leak) or call
     return Observation(
         ObservationKind.PADDING_LEAKED,
         f"with {leak.live} live of {bucket} rows, other values in the padded ones change live {leak.what} "
@@ -176,6 +176,30 @@ def leak_observation(session: Session, bucket: int, leak: Leak) -> Observation:
         call=call.short if call else "",
         sure=call is None or call.short.endswith("_"),
     )
+
+
+def both_results(session: Session, bucket: int, leak: Leak, step: int) -> tuple[list[Made], list[Made]]:
+    """The calls of one eager step, with the rows that the target gives and with other ones behind the live ones."""
+    mixed = mixed_target(session.target, bucket, leak.live, other_steps(replayed(session.plan)))
+    return eager_results(session, session.target, bucket, step), eager_results(session, mixed, bucket, step)
+
+
+def reads_older_memory(call: Call, made: Sequence[Made]) -> bool:
+    """Whether a call reads what no call of its step made: padding got there in a step before."""
+    fresh = set[int]()
+    for other in (each.call for each in made if not each.in_place):
+        fresh |= {each.address for each in other.outputs} - {each.address for each in other.tensors}
+    return bool({each.address for each in call.tensors} - fresh)
+
+
+def earlier_write(session: Session, bucket: int, leak: Leak) -> Call | None:
+    """The first write before the leak's step that puts what padded rows hold where live ones are."""
+    for step in range(replayed(session.plan).start, leak.step):
+        for ours, theirs in zip(*both_results(session, bucket, leak, step), strict=False):
+            pairs = zip(ours.results, theirs.results, strict=False)
+            if ours.in_place and any(depends_on_padding(a, b, bucket, leak.live) for a, b in pairs):
+                return ours.call
+    return None
 
 
 def eager_results(session: Session, target: Target, bucket: int, step: int) -> list[Made]:
