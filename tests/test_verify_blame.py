@@ -167,6 +167,37 @@ def drive(device):
     return {"expected": torch.stack(expected), "got": torch.stack(got)}
 """
 
+KEPT = """
+class Session:
+    def __init__(self, model, x):
+        self.graph, self.out = capture(lambda: step(model, x))
+        self.previous, self.trace = torch.zeros_like(self.out), {}
+
+    def advance(self, at):
+        self.graph.replay()
+        STORE
+        return RESULT
+
+@torch.no_grad()
+def drive(device):
+    model, x = build(), inputs(0)
+    session, before = Session(model, x), torch.zeros_like(inputs(0))
+    expected, got = [], []
+    for i in range(4):
+        now = step(model, inputs(i)).clone()
+        x.copy_(inputs(i))
+        got.append(session.advance(i))
+        expected.append(EXPECTED)
+        before = now
+    return {"expected": torch.stack(expected), "got": torch.stack([each + 0 for each in got])}
+"""
+
+PREVIOUS = (
+    KEPT.replace("STORE", "moved = self.out - self.previous; self.previous = self.out  # here")
+    .replace("RESULT", "moved")
+    .replace("EXPECTED", "now - (before if i else 0)")
+)
+
 AROUND = """
 @torch.no_grad()
 def drive(device):
@@ -247,8 +278,14 @@ def driven(tmp_path, source):
 
 @pytest.mark.parametrize(
     ("body", "rule"),
-    [(STALE, "stale-output"), (REBOUND, "input-rebind"), (SWAPPED, "input-rebind"), (WARMED, "warm-up-state")],
-    ids=["kept output", "rebound input", "swapped tensor", "warmed-up state"],
+    [
+        (STALE, "stale-output"),
+        (PREVIOUS, "stale-output"),
+        (REBOUND, "input-rebind"),
+        (SWAPPED, "input-rebind"),
+        (WARMED, "warm-up-state"),
+    ],
+    ids=["kept output", "output kept as an attribute", "rebound input", "swapped tensor", "warmed-up state"],
 )
 def test_a_driver_that_is_silently_wrong_is_blamed_on_its_line(tmp_path, body, rule):
     source = DRIVER + body

@@ -115,6 +115,8 @@ class DrivenRun(Watch):  # type: ignore[no-untyped-call]
         self.before: list[tuple[Call, frozenset[int]]] = []
         self.found: list[Observation] = []
         self.wrapped: tuple[tuple[Spot, ...], ...] = ()
+        self.holders: dict[int, set[str]] = {}
+        self.kept: list[tuple[str, Epoch]] = []
         self.quiet = False
 
     def __torch_dispatch__(
@@ -180,7 +182,7 @@ class DrivenRun(Watch):  # type: ignore[no-untyped-call]
 
         @functools.wraps(launch)
         def noted_replay(self_: Any) -> Any:  # noqa: ANN401 - torch's own signature
-            run.replay(self_, run.project.spots(sys._getframe(1)))
+            run.replay(self_, sys._getframe(1))
             return launch(self_)
 
         with patched(graph, {"capture_begin": noted_begin, "capture_end": noted_end, "replay": noted_replay}):
@@ -209,15 +211,28 @@ class DrivenRun(Watch):  # type: ignore[no-untyped-call]
             slot for slot in self.log.watched if isinstance(slot.value, torch.Tensor) and address_of(slot.value) in read
         ]
 
-    def replay(self, graph: object, spots: tuple[Spot, ...]) -> None:
-        """A replay is about to start: what would an eager step do?"""
+    def replay(self, graph: object, frame: FrameType) -> None:
+        """A replay is about to start in ``frame``: what would an eager step do?"""
         taken = next((each for each in reversed(self.captures) if each.graph is graph), None)
         if taken is None:
             return
         self.log.look_at_slots()
         if not self.found:
             self.found = self.compare(taken)
-        self.epochs.append(Epoch(taken, spots, len(self.log.lines)))
+        self.note_holders(taken, project_frames(self.project, frame))
+        self.epochs.append(Epoch(taken, self.project.spots(frame), len(self.log.lines)))
+
+    def note_holders(self, taken: Taken, frames: Sequence[FrameType]) -> None:
+        """Attributes and items that hold what the graph writes, and did not at the replay before."""
+        memory = taken.recorder.made | taken.recorder.written.keys()
+        holding = {
+            slot.name
+            for slot in slots_of(frames)
+            if not slot.name.isidentifier() and isinstance(slot.value, torch.Tensor) and key_of(slot.value) in memory
+        }
+        known = self.holders.setdefault(id(taken), holding)
+        self.kept += [(name, self.epochs[-1]) for name in sorted(holding - known)]
+        known |= holding
 
     def compare(self, taken: Taken) -> list[Observation]:
         """What the captured function does otherwise by now; empty where it does the same."""

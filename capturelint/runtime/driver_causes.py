@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -41,7 +42,7 @@ def causes(driver: Driver, project: Project) -> list[Observation]:
     if moved := list(unique(moved_inputs(run))):
         return moved
     found = [*overwritten_outputs(run), *freed(driver, project), *wrapped_writes(run)]
-    return found or list(unique(advanced_state(run)))
+    return found or held_outputs(run) or list(unique(advanced_state(run)))
 
 
 def freed(driver: Driver, project: Project) -> list[Observation]:
@@ -172,6 +173,32 @@ def overwritten_outputs(run: DrivenRun) -> list[Observation]:
         return []
     text = f"{len(unread) + 1} replays write one output, which is read only after the last of them"
     return [Observation(ObservationKind.OUTPUT_OVERWRITTEN, text, keeping(unread[0], run.log.lines), step=1)]
+
+
+def held_outputs(run: DrivenRun) -> list[Observation]:
+    """An attribute or an item that was given an output and still holds it when the graph writes it again."""
+    if not run.kept:
+        return []
+    name, epoch = run.kept[0]
+    lines = (Spot(line.path, line.line, "") for line in run.log.lines[epoch.first_line :])
+    stored = next((spot for spot in lines if stores_into(spot, name)), None)
+    text = f"`{name}` holds the output of a replay while the next one writes over it"
+    return [Observation(ObservationKind.OUTPUT_OVERWRITTEN, text, (stored,) if stored else epoch.spots[:1], home=name)]
+
+
+def stores_into(spot: Spot, name: str) -> bool:
+    """Whether the statement at a line assigns to what is called ``name``, or to an item of it."""
+    return any(
+        isinstance(node, ast.Assign)
+        and node.lineno == spot.line
+        and any(last_name(ast.unparse(target)) == last_name(name) for target in node.targets)
+        for node in ast.walk(parsed(spot.path))
+    )
+
+
+def last_name(path: str) -> str:
+    """``cache`` for ``self.layers[2].cache["k"]``."""
+    return re.sub(r"\[[^\]]*\]", "", path).rsplit(".", 1)[-1]
 
 
 def keeping(epoch: Epoch, lines: Sequence[Line]) -> tuple[Spot, ...]:

@@ -145,7 +145,12 @@ def is_walked(value: object) -> bool:
 
 def is_handle(value: object) -> bool:
     """Whether a value stands for something of the device that a copy cannot have twice."""
-    return isinstance(value, (torch.cuda.Stream, torch.cuda.Event, torch.cuda.CUDAGraph))
+    return isinstance(value, (torch.cuda.Stream, torch.cuda.Event, torch.cuda.CUDAGraph)) or is_emulated(value)
+
+
+def is_emulated(value: object) -> bool:
+    """Whether it is part of the emulated device: what is in a graph there is in the driver on a GPU."""
+    return type(value).__module__.startswith("capturelint.emulator.")
 
 
 def slots(owner: object) -> Iterator[tuple[str, object, object]]:
