@@ -98,13 +98,14 @@ LONG = " + ".join(["alpha"] * 60)
 
 
 def test_code_is_what_stands_between_its_columns(model):
-    path = model("skip = 0\nx = alpha(beta) + gamma\n")
+    path = model("skip = 0\nx = alpha(beta) + gamma\ny = f(a)[0]\n")
     assert code_at(Spot(path, 2, "step", 5, 2, 16)) == "alpha(beta)"
     assert code_at(Spot(path, 2, "step", 5, 0, 16)) == "alpha(beta)"
     assert code_at(Spot(path, 2, "step", 5, 3, 16)) == "x = alpha(beta) + gamma"
     assert code_at(Spot(path, 2, "step")) == "x = alpha(beta) + gamma"
     assert code_at(Spot(path, 1, "step")) == "skip = 0"
-    assert [code_at(Spot(path, line, "step")) for line in (0, 3)] == ["", ""]
+    assert [code_at(Spot(path, line, "step")) for line in (0, 4)] == ["", ""]
+    assert code_at(Spot(path, 3, "step", 5, 3, 9)) == "f(a)"
 
 
 @pytest.mark.parametrize(("source", "shown"), [("x" * 48, "x" * 48), ("x" * 49, "x" * 45 + "...")])
@@ -139,3 +140,21 @@ def test_a_suspect_stands_on_all_its_lines_of_its_file(model, tmp_path, line, is
     assert bool(suspects.on(Spot(path, line, "step"))) is is_on
     for other in ("a.py", "z.py"):
         assert suspects.on(Spot(str(tmp_path / other), line, "step")) == []
+
+
+def suspect(path: str, line: int, confidence: Confidence = Confidence.LIKELY) -> Finding:
+    return Finding("host-sync", Place(Path(path), line), f"line {line}", (), Outcome.CAPTURE_ERROR, confidence)
+
+
+def test_the_innermost_line_confirms_a_suspect(model):
+    path = model("step(x)\ny = x.item()\n")
+    seen = Observation(ObservationKind.HOST_READ, "seen", (Spot(path, 1, "run"), Spot(path, 2, "step")))
+    (finding,) = blame([seen], 2, Suspects([suspect(path, 1), suspect(path, 2)]))
+    assert (finding.message, finding.confidence) == ("line 2", Confidence.PROVEN)
+
+
+def test_without_a_line_only_the_surest_suspects_are_named(model):
+    path = model("a\nb\n")
+    known = Suspects([suspect(path, 1, Confidence.POSSIBLE), suspect(path, 2)])
+    found = blame([Observation(ObservationKind.HOST_READ, "seen")], 2, known)
+    assert [finding.message for finding in found] == ["line 2"]

@@ -113,6 +113,7 @@ def test_the_first_output_holds_the_logits_and_tokens_are_its_last_dimension():
     eager, replayed = ROWS.expand(2, 2, 3), ROWS.flip(-1).expand(2, 2, 3)
     assert argmax_flips([[eager, ROWS]], [[replayed, 1]]) == argmax_flips([[replayed, 1]], [[eager, ROWS]]) == 2
     assert argmax_margin([[ROWS.expand(4, 2, 3), torch.tensor([1])]]) == pytest.approx(1 / 3)
+    assert argmax_margin([[ROWS.expand(4, 2, 3)[:, :1]]]) == pytest.approx(1 / 3)
 
 
 def test_the_margin_is_the_smallest_distance_of_the_two_best_logits():
