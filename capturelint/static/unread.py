@@ -15,12 +15,15 @@ from capturelint.static.files import read_source
 from capturelint.static.index import parse
 
 MAX_SHOWN = 3
+MAX_FILES = 8
+"""Files with entries that are looked at. A run with more is given a project and not a few files of one."""
 
 
 def unread(entries: Iterable[Path], given: Sequence[Path], followed: Iterable[str]) -> Iterator[str]:
-    """A sentence for each file with an entry that imports files outside the given paths."""
+    """A sentence for each file with an entry that imports files outside the given paths, where those are few."""
     roots, packages = [path.resolve() for path in given], frozenset(followed)
-    for path in dict.fromkeys(entries):
+    asked = dict.fromkeys(entries)
+    for path in asked if len(asked) <= MAX_FILES else ():
         files = dict.fromkeys(
             file for file in imported(path, packages) if not any(file == root or root in file.parents for root in roots)
         )
