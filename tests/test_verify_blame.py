@@ -328,6 +328,13 @@ CHOSEN = """
     return state(x) + state.bank[state.n % 2]  # here
 """
 
+WINDOW = """
+    from collections import deque
+    state.last = getattr(state, "last", deque([x, x], maxlen=2))
+    state.last.append(x + 0)  # here
+    return state(state.last[0])
+"""
+
 REPOINTED = """
     state.bias.data = state.bias * 2 + 1  # here
     return state(x)
@@ -367,6 +374,7 @@ UNSEEDED = """
         (LOTTERY, "host-random"),
         (TURNED, "baked-scalar"),
         (FLIPPED, "host-side-effect"),
+        (WINDOW, "state-rebind"),
         (REPOINTED, "state-rebind"),
         (UNSEEDED, "host-random"),
     ],
@@ -375,6 +383,7 @@ UNSEEDED = """
         "a tensor chosen by lot",
         "a branch on a counter",
         "a branch on a flag",
+        "a window that moves on",
         "a parameter given other memory",
         "a draw that no seed repeats",
     ],
@@ -384,6 +393,31 @@ def test_what_a_graph_freezes_beside_numbers_is_blamed_on_its_line(tmp_path, bod
     got, found = answer(write_target(tmp_path, source))
     assert got == "replay-differs"
     assert (rule, marked(source)) in found
+
+
+CARRIED = """
+import torch
+
+CARRY = [None]
+
+def build(device):
+    torch.manual_seed(0)
+    CARRY[0] = torch.zeros(2, 4, device=device)
+    return torch.nn.Linear(4, 4).to(device)
+
+def inputs(batch, step, device):
+    return {"x": torch.randn(batch, 4, device=device)}
+
+def step(state, x):
+    y = state(x) + CARRY[0] * 0.5
+    CARRY[0] = y  # here
+    return y
+"""
+
+
+def test_a_tensor_that_a_module_keeps_is_blamed_where_it_is_rebound(tmp_path):
+    got, found = answer(write_target(tmp_path, CARRIED))
+    assert (got, found) == ("replay-differs", [("state-rebind", marked(CARRIED))])
 
 
 OUTSIDE = """

@@ -26,7 +26,7 @@ from capturelint.runtime.differences import (
     unique,
 )
 from capturelint.runtime.eager import make_inputs
-from capturelint.runtime.homes import Slot, homes, lengths, numbers
+from capturelint.runtime.homes import Slot, global_slots, homes, lengths, numbers
 from capturelint.runtime.lines import LineLog
 from capturelint.runtime.observations import Observation, Spot
 from capturelint.runtime.project import Project
@@ -96,8 +96,13 @@ def captured_trace(bench: Bench) -> StepTrace:
 
 def explain_moves(bench: Bench) -> list[Observation]:
     """Homes that a step gave another tensor which the next step read."""
-    before, after = watched_step(bench, lambda state: [home.slot for home in homes(state)])
+    before, after = watched_step(bench, lambda state: tensor_slots(bench, state))
     return list(unique(moved_homes(before, after)))
+
+
+def tensor_slots(bench: Bench, state: object) -> list[Slot]:
+    """Where a step may find a tensor: under the names of its modules, and under its state, whose names are told."""
+    return [*global_slots(bench.project.modules(), torch.Tensor), *(home.slot for home in homes(state))]
 
 
 def takes_more(seen: Observation) -> bool:
@@ -113,7 +118,9 @@ def explain_growth(bench: Bench, seen: Observation) -> list[Observation]:
 
 def explain_numbers(bench: Bench) -> list[Observation]:
     """Host numbers that the captured step moves: what the frozen ones come from."""
-    before, _ = watched_step(bench, numbers)
+    before, _ = watched_step(
+        bench, lambda state: [*numbers(state), *global_slots(bench.project.modules(), (bool, int, float))]
+    )
     return list(unique(moved_numbers(before)))[:MAX_NUMBERS]
 
 
@@ -179,7 +186,7 @@ def run_quietly(bench: Bench, state: object, steps: range) -> None:
 def trace_step(bench: Bench, state: object, step: int, watched: list[Slot] | None = None) -> StepTrace:
     """One eager step under the recorders."""
     bench.channel.enter(Stage.BLAME, bench.bucket, step)
-    addresses = {home.tensor.data_ptr(): home.name for home in homes(state)}
+    addresses = {slot.address: slot.name for slot in tensor_slots(bench, state)}
     given = make_inputs(bench.target, bench.bucket, step)
     recorder, log = Recorder(bench.project), LineLog(bench.project, watched or [])
     with torch.no_grad(), log.recording(), recorder:

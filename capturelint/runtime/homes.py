@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import types
 from collections import deque
-from collections.abc import Iterator, Sized
+from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass, field
 
 import torch
@@ -86,7 +86,7 @@ def read(owner: object, key: object) -> object:
     match owner:
         case dict():
             return owner.get(key)
-        case list() | tuple():
+        case list() | tuple() | deque():
             return owner[key] if isinstance(key, int) and key < len(owner) else None
         case types.FrameType():
             return owner.f_locals.get(str(key))
@@ -111,6 +111,22 @@ def numbers(state: object, name: str = "state") -> list[Slot]:
         for label, keys, value in walk(state, name)
         if isinstance(value, (bool, int, float))
     ]
+
+
+def global_slots(modules: Iterable[types.ModuleType], wanted: type | tuple[type, ...]) -> list[Slot]:
+    """Every slot under the names of modules that holds one of ``wanted``; what a step keeps outside its state."""
+    found: list[Slot] = []
+    for module in modules:
+        root = vars(module)
+        for name, value in list(root.items()):
+            if name.startswith("__") or isinstance(value, (type, types.ModuleType, types.FunctionType)):
+                continue
+            places = [
+                (name, (name,), value),
+                *((label, (name, *keys), held) for label, keys, held in walk(value, name)),
+            ]
+            found += [Slot(label, root, keys, held) for label, keys, held in places if isinstance(held, wanted)]
+    return found
 
 
 def lengths(state: object, name: str = "state") -> list[Slot]:
@@ -160,8 +176,8 @@ def slots(owner: object) -> Iterator[tuple[str, object, object]]:
             yield from module_slots(owner)
         case dict():
             yield from ((f"[{key!r}]", key, value) for key, value in list(owner.items()))
-        case list() | tuple():
-            yield from ((f"[{index}]", index, value) for index, value in enumerate(owner))
+        case list() | tuple() | deque():
+            yield from ((f"[{index}]", index, value) for index, value in enumerate(list(owner)))
         case types.FunctionType():
             yield from function_slots(owner)
         case types.MethodType():

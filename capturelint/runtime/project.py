@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType, ModuleType, TracebackType
 
 from capturelint.runtime.observations import Spot
 
@@ -42,6 +42,11 @@ class Project:
             if path.is_relative_to(root):
                 return not any(part in FOREIGN for part in path.relative_to(root).parts)
         return False
+
+    def modules(self) -> list[ModuleType]:
+        """The modules that are the target's and loaded."""
+        found = [(module, getattr(module, "__file__", None)) for module in list(sys.modules.values())]
+        return [module for module, file in found if isinstance(file, str) and self.owns(file)]
 
     def spots(self, frame: FrameType | None) -> tuple[Spot, ...]:
         """The target's lines on the stack above ``frame``, entry first."""
