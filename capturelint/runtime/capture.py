@@ -105,8 +105,10 @@ def copies(tensors: Iterable[torch.Tensor]) -> tuple[tuple[torch.Tensor, torch.T
 
 def outside(state: object, writes: Writes | None) -> Iterator[torch.Tensor]:
     """What was written that is none of the state's own: the whole memory of globals and of parameters."""
-    own = {key_of(tensor) for tensor in mutable(state).values()}
-    for key, tensor in writes.written.items() if writes is not None else ():
+    if writes is None:
+        return
+    own = {key_of(tensor) for tensor in mutable(state).values()} | writes.made
+    for key, tensor in writes.written.items():
         if key not in own:
             size = tensor.untyped_storage().nbytes() // tensor.element_size()
             yield tensor.detach().as_strided((size,), (1,), 0)

@@ -12,12 +12,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import FrameType
 from typing import TypeAlias
 
 from capturelint.runtime.homes import Slot
 from capturelint.runtime.observations import Spot
-from capturelint.runtime.project import Project
+from capturelint.runtime.project import Project, is_standard
 
 MAX_LINES = 2_000_000
 Tracer: TypeAlias = Callable[[FrameType, str, object], "Tracer | None"]
@@ -78,9 +79,17 @@ class LineLog:
         return self.on_line
 
     def on_c_call(self, frame: FrameType, event: str, argument: object) -> None:
-        """A built-in starts: note those that answer anew each time."""
-        if event == "c_call" and is_draw(argument):
-            self.draws.append(self.project.spots(frame))
+        """A built-in starts: note those that answer anew each time, asked by the target or by Python's own modules.
+
+        torch looks at clocks too, to time itself.
+        """
+        if event != "c_call" or not is_draw(argument):
+            return
+        asking: FrameType | None = frame
+        while asking is not None and is_standard(Path(asking.f_code.co_filename)):
+            asking = asking.f_back
+        if asking is not None and self.project.owns(asking.f_code.co_filename):
+            self.draws.append(self.project.spots(asking))
 
     def on_line(self, frame: FrameType, event: str, argument: object) -> Tracer | None:
         """A line starts, or its function returns."""

@@ -82,7 +82,7 @@ class Watch(Mode):  # type: ignore[no-untyped-call]
 
 
 class Writes(Mode):  # type: ignore[no-untyped-call]
-    """Keeps a tensor of each storage that is written in place, but for those that were made meanwhile."""
+    """Keeps a tensor of each storage that is written in place, and which storages were made meanwhile."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -96,12 +96,14 @@ class Writes(Mode):  # type: ignore[no-untyped-call]
         args: tuple[object, ...] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
-        """Note what the call writes, run it, and note what it made."""
-        kwargs = kwargs or {}
+        """Run the call."""
+        return self.run(func, args, kwargs or {})
+
+    def run(self, func: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
+        """Note what a call writes, run it, and note what it made."""
         given = {key_of(tensor) for tensor in each_tensor((args, kwargs))}
         for tensor in written_by(func, args, kwargs):
-            if key_of(tensor) not in self.made:
-                self.written.setdefault(key_of(tensor), tensor)
+            self.written.setdefault(key_of(tensor), tensor)
         result = func(*args, **kwargs)
         self.made |= {key_of(tensor) for tensor in each_tensor(result)} - given - self.written.keys()
         return result
@@ -113,8 +115,8 @@ class Recorder(Watch):  # type: ignore[no-untyped-call]
     def __init__(self, project: Project) -> None:
         super().__init__(project)
         self.calls: list[Call] = []
-        self.written: dict[int, torch.Tensor] = {}
-        self.made: set[int] = set()
+        self.writes = Writes()
+        self.written, self.made = self.writes.written, self.writes.made
         self.reads: dict[int, int] = {}
 
     def __torch_dispatch__(
@@ -129,16 +131,12 @@ class Recorder(Watch):  # type: ignore[no-untyped-call]
         tensors, scalars = describe(args, kwargs)
         spots = self.project.spots(sys._getframe(1))
         stream = current_stream()
-        given = {key_of(tensor) for tensor in each_tensor((args, kwargs))}
-        for tensor in written_by(func, args, kwargs):
-            self.written.setdefault(key_of(tensor), tensor)
         try:
-            result = func(*args, **kwargs)
+            result = self.writes.run(func, args, kwargs)
         except BaseException as error:
             self.calls.append(Call(str(func), tensors, scalars, spots, stream, failed=f"{error}"))
             raise
         outputs, _ = describe((result,), {})
-        self.made |= {key_of(tensor) for tensor in each_tensor(result)} - given - self.written.keys()
         view = is_view(func)
         call = Call(str(func), tensors, scalars, spots, stream, outputs, is_view=view)
         if call.short not in NOTHING:
