@@ -29,6 +29,9 @@ def neovim_path() -> str | None:
     return path if subprocess.run(asked, capture_output=True, text=True, check=False).stdout == "1" else None
 
 
+OUTSIDE = ("CI", "GITHUB_ACTIONS", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES")
+"""What a command asks to know where it runs: tests run alike in a job and at a desk, and set what they are about."""
+
 LACKING = {"browser": browser_path, "editor": neovim_path}
 """Markers of tests that need a program of the system, each with what finds it."""
 
@@ -38,6 +41,9 @@ def pytest_configure(config: pytest.Config) -> None:
     directory = tempfile.mkdtemp(prefix="capturelint-tests-")
     config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))
     os.environ["CAPTURELINT_CACHE_DIR"] = directory
+    for name in OUTSIDE:
+        os.environ.pop(name, None)
+    os.environ["TERM"] = "xterm-256color"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
