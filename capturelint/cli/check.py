@@ -13,7 +13,7 @@ import typer
 
 from capturelint import __version__
 from capturelint.catalog import add_rules, find_rules
-from capturelint.cli.terminal import has_colour, shows_progress, width_of
+from capturelint.cli.terminal import colour_and_width, shows_progress
 from capturelint.cli.waiting import Waiting
 from capturelint.config import Config, declared_torch, is_in_project, is_version_or_range, load_config
 from capturelint.errors import UsageError
@@ -266,7 +266,7 @@ def write(
     report: CheckReport, format: Format, output: Path | None, statistics: bool, quiet: bool, sources: Sources
 ) -> None:
     """Write the report to the file or to stdout."""
-    colour, width = (has_colour(sys.stdout), width_of(sys.stdout)) if output is None else (False, None)
+    colour, width = colour_and_width(output)
     text = render(report, format, read=sources.lines, colour=colour, width=width, statistics=statistics, quiet=quiet)
     if output is None:
         sys.stdout.write(text)

@@ -19,7 +19,7 @@ import typer
 from typer.core import TyperCommand
 
 from capturelint.catalog import load_messages, nearest
-from capturelint.cli.terminal import has_colour, shows_progress, width_of
+from capturelint.cli.terminal import colour_and_width, shows_progress
 from capturelint.errors import UsageError
 from capturelint.escape import visible
 from capturelint.logs.environment import telling
@@ -91,7 +91,7 @@ def logs(
     else:
         with progress(files or [], shown=shows_progress(sys.stderr) and not quiet) as advance:
             report, code = read_logs(files or [], keep=keep, fail_on=failing, advance=advance), 0
-    colour, width = (has_colour(sys.stdout), width_of(sys.stdout)) if output is None else (False, None)
+    colour, width = colour_and_width(output)
     write(render_logs(report, form, colour=colour, quiet=quiet, width=width), output)
     for error in report.errors:
         print(f"error: {visible(str(error))}", file=sys.stderr)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
+from pathlib import Path
 from typing import TextIO
 
 
@@ -26,6 +28,11 @@ def has_colour(stream: TextIO) -> bool:
 def width_of(stream: TextIO) -> int | None:
     """Columns of a terminal; ``None`` for what has no width."""
     return shutil.get_terminal_size().columns if is_terminal(stream) else None
+
+
+def colour_and_width(output: Path | None) -> tuple[bool, int | None]:
+    """For a report on standard output; one in a file has neither."""
+    return (has_colour(sys.stdout), width_of(sys.stdout)) if output is None else (False, None)
 
 
 def shows_progress(stream: TextIO) -> bool:

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from capturelint.catalog import find_rules
-from capturelint.cli.terminal import has_colour, shows_progress, width_of
+from capturelint.cli.terminal import colour_and_width, shows_progress
 from capturelint.cli.waiting import Waiting
 from capturelint.compiler.findings import compile_findings, summary
 from capturelint.compiler.report import CompileReport
@@ -147,7 +147,7 @@ def command(
     if compiled is not None:
         report = with_compiled(report, compiled, known, min_coverage, counts)
     report = replace(report, findings=tuple(finding for finding in report.findings if counts(finding.rule)))
-    colour, width = (has_colour(sys.stdout), width_of(sys.stdout)) if output is None else (False, None)
+    colour, width = colour_and_width(output)
     write(render(report, form, quiet, colour, width), output)
     if html is not None:
         from capturelint import __version__

@@ -14,7 +14,7 @@ from itertools import groupby
 import torch
 
 from capturelint.errors import TargetError
-from capturelint.runtime.capture import Captured, Pool, capture
+from capturelint.runtime.capture import Captured, Pool, capture, own_memory
 from capturelint.runtime.channel import Channel
 from capturelint.runtime.compare import argmax_flips, argmax_margin, compare, has_nan, step_error, tolerance
 from capturelint.runtime.eager import Run, check_inputs, run_eager
@@ -25,10 +25,10 @@ from capturelint.runtime.outputs import Leaf
 from capturelint.runtime.project import Project
 from capturelint.runtime.protocol import Plan, Stage
 from capturelint.runtime.replay import run_replay
-from capturelint.runtime.states import Origin, UnequalCopiesError, mutable
+from capturelint.runtime.states import Origin, UnequalCopiesError
 from capturelint.runtime.target import Target
 from capturelint.runtime.timeline import Operations
-from capturelint.runtime.trace import Call, Recorder, key_of
+from capturelint.runtime.trace import Call, Recorder
 from capturelint.runtime.witness import aftermath, is_out_of_memory, refusal
 from capturelint.vocabulary import ObservationKind, Verdict
 
@@ -189,8 +189,7 @@ def run_again(session: Session, bucket: int) -> tuple[Run, Recorder, bool]:
     recorder = Recorder(session.project)
     with recorder:
         traced = run_eager(session.target, state, bucket, range(plan.warm_up, plan.warm_up + 1), session.channel)
-    own = {key_of(tensor) for tensor in mutable(state).values()}
-    leaks = not recorder.written.keys() <= own | recorder.made
+    leaks = not recorder.written.keys() <= own_memory(state) | recorder.made
     rest = run_eager(session.target, state, bucket, range(plan.warm_up + 1, plan.steps), session.channel)
     run.outputs.extend(traced.outputs + rest.outputs)
     return run, recorder, leaks

@@ -103,13 +103,18 @@ def copies(tensors: Iterable[torch.Tensor]) -> tuple[tuple[torch.Tensor, torch.T
         return None
 
 
+def own_memory(state: object) -> set[int]:
+    """The storages that a state has for itself; parameters are shared with its copies."""
+    return {key_of(tensor) for tensor in mutable(state).values()}
+
+
 def outside(state: object, writes: Writes | None) -> Iterator[torch.Tensor]:
     """What was written that is none of the state's own: the whole memory of globals and of parameters."""
     if writes is None:
         return
-    own = {key_of(tensor) for tensor in mutable(state).values()} | writes.made
+    known = own_memory(state) | writes.made
     for key, tensor in writes.written.items():
-        if key not in own:
+        if key not in known:
             size = tensor.untyped_storage().nbytes() // tensor.element_size()
             yield tensor.detach().as_strided((size,), (1,), 0)
 

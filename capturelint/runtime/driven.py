@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from capturelint.runtime.differences import StepTrace
-from capturelint.runtime.homes import Slot, address_of, homes, walk
+from capturelint.runtime.homes import Slot, address_of, homes, named_slots
 from capturelint.runtime.lines import Line, LineLog, Store
 from capturelint.runtime.observations import Observation, Spot
 from capturelint.runtime.project import Project
@@ -320,17 +320,7 @@ def project_frames(project: Project, frame: FrameType | None) -> list[FrameType]
 
 def slots_of(frames: Sequence[FrameType]) -> list[Slot]:
     """Every place that the target's frames can reach which holds a tensor or nothing, the names of locals included."""
-    found: list[Slot] = []
-    for frame in frames:
-        for name, value in list(frame.f_locals.items()):
-            places = [
-                (name, (name,), value),
-                *((label, (name, *keys), held) for label, keys, held in walk(value, name)),
-            ]
-            found += [
-                Slot(label, frame, keys, held)
-                for label, keys, held in places
-                if held is None or isinstance(held, torch.Tensor)
-            ]
+    wanted = (torch.Tensor, type(None))
+    found = [slot for frame in frames for slot in named_slots(frame, dict(frame.f_locals), wanted)]
     # Layers hold None where they have no bias: what holds a tensor goes first.
     return sorted(found, key=lambda slot: slot.value is None)[:MAX_SLOTS]

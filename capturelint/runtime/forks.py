@@ -42,19 +42,18 @@ class Forks:
             self.entered.pop(handle(other), None)
             return wait_stream(self_, other)
 
-        def noted_stream_query(self_: Any) -> Any:  # noqa: ANN401 - torch's own signature
-            self.queried.append(self.project.spots(sys._getframe(1)))
-            return ask_stream(self_)
+        def noting(ask: Callable[[Any], bool]) -> Callable[[Any], bool]:
+            def noted_query(self_: Any) -> bool:  # noqa: ANN401 - torch's own signature
+                self.queried.append(self.project.spots(sys._getframe(1)))
+                return ask(self_)
 
-        def noted_event_query(self_: Any) -> Any:  # noqa: ANN401 - torch's own signature
-            self.queried.append(self.project.spots(sys._getframe(1)))
-            return ask_event(self_)  # type: ignore[no-untyped-call]
+            return noted_query
 
         patched: list[tuple[object, str, Callable[..., object], Callable[..., object]]] = [
             (context, "__enter__", noted_enter, enter),
             (stream, "wait_stream", noted_wait, wait_stream),
-            (stream, "query", noted_stream_query, ask_stream),
-            (event, "query", noted_event_query, ask_event),
+            (stream, "query", noting(ask_stream), ask_stream),
+            (event, "query", noting(ask_event), ask_event),
         ]
         for owner, name, noted, _ in patched:
             setattr(owner, name, noted)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import types
 from collections import deque
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field
 
 import torch
@@ -118,15 +118,20 @@ def global_slots(modules: Iterable[types.ModuleType], wanted: type | tuple[type,
     found: list[Slot] = []
     for module in modules:
         root = vars(module)
-        for name, value in list(root.items()):
-            if name.startswith("__") or isinstance(value, (type, types.ModuleType, types.FunctionType)):
-                continue
-            places = [
-                (name, (name,), value),
-                *((label, (name, *keys), held) for label, keys, held in walk(value, name)),
-            ]
-            found += [Slot(label, root, keys, held) for label, keys, held in places if isinstance(held, wanted)]
+        data = {
+            name: value
+            for name, value in root.items()
+            if not name.startswith("__") and not isinstance(value, (type, types.ModuleType, types.FunctionType))
+        }
+        found += named_slots(root, data, wanted)
     return found
+
+
+def named_slots(root: object, names: Mapping[str, object], wanted: type | tuple[type, ...]) -> Iterator[Slot]:
+    """Every slot under names that ``root`` has, the names themselves included, which holds one of ``wanted``."""
+    for name, value in names.items():
+        places = [(name, (name,), value), *((label, (name, *keys), held) for label, keys, held in walk(value, name))]
+        yield from (Slot(label, root, keys, held) for label, keys, held in places if isinstance(held, wanted))
 
 
 def lengths(state: object, name: str = "state") -> list[Slot]:

@@ -31,7 +31,7 @@ KEYS_PER_BLOCK = 128
 """What ``create_block_mask`` takes by default."""
 
 Layout = Callable[[torch.Tensor, int], torch.Tensor]
-OnHost = None
+ON_HOST = None
 """The layout of a position that is a Python number."""
 
 
@@ -133,7 +133,7 @@ def arguments(
     cache = state.cache
     batch = token.shape[0]
     given: dict[str, object] = {call.tokens: call.token_layout(token, batch), **call.constants}
-    where = place if call.position_layout is OnHost else call.position_layout(position, batch)
+    where = place if call.position_layout is ON_HOST else call.position_layout(position, batch)
     given |= dict.fromkeys(call.positions, where)
     if call.cache:
         given[call.cache] = cache
@@ -216,7 +216,7 @@ def layouts(positions: tuple[str, ...], on_host: bool) -> tuple[Layout | None, .
         return (shared,)
     usual = shared if {"input_pos", "cache_position", "pos"} & set(positions) else rows
     tensors = (usual, *(each for each in (rows, flat, shared) if each is not usual))
-    return (OnHost, *tensors) if on_host or not set(POSITIONS) & set(positions) else (*tensors, OnHost)
+    return (ON_HOST, *tensors) if on_host or not set(POSITIONS) & set(positions) else (*tensors, ON_HOST)
 
 
 def first_of(parameters: Mapping[str, inspect.Parameter], names: tuple[str, ...]) -> str:

@@ -305,11 +305,6 @@ class Store:
     """True where the tensor in the slot is given other memory (``x.data = y``) and the slot is left alone."""
 
 
-def homes_in(heap: Heap, value: Value) -> frozenset[Home]:
-    """The homes of all carried tensors that a value holds."""
-    return frozenset(tensor.home for tensor in tensors_of(heap, value) if tensor.home)
-
-
 def tensors_of(heap: Heap, value: Value) -> list[Tensor]:
     """Every tensor that a value holds."""
     return [found for _, found in heap.reach(value) if isinstance(found, Tensor)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capturelint.static.homes import Store, homes_in, tensors_of
+from capturelint.static.homes import Store, tensors_of
 from capturelint.static.values import NONE, Memory
 from capturelint.vocabulary import Confidence, EventKind
 
@@ -24,12 +24,13 @@ def finish_step(vm: Interpreter) -> None:
 
 def judge_store(vm: Interpreter, store: Store) -> None:
     """One tensor that was put into a slot that outlives the step."""
-    if all(tensor.memory is Memory.HOST for tensor in tensors_of(vm.heap, store.new)):
+    put = tensors_of(vm.heap, store.new)
+    if all(tensor.memory is Memory.HOST for tensor in put):
         return  # no graph holds the address of pageable memory
     holder = vm.heap.objects.get(store.home.owner) if not store.data else None
     if holder is not None and holder.slots.get(store.home.key) == store.old:
         return  # put back before the step ended
-    grown = [t for t in tensors_of(vm.heap, store.new) if t.extends is not None and t.made is not None]
+    grown = [t for t in put if t.extends is not None and t.made is not None]
     sure = Confidence.LIKELY if store.doubt else Confidence.CERTAIN
     if store.hidden:
         sure = Confidence.POSSIBLE
@@ -43,11 +44,11 @@ def judge_store(vm: Interpreter, store: Store) -> None:
     if store.home.key == "append":
         vm.emit(EventKind.HOST_EFFECT, store.site, "append", min(sure, Confidence.LIKELY))
         return
-    held, put = tensors_of(vm.heap, store.old), tensors_of(vm.heap, store.new)
+    held = tensors_of(vm.heap, store.old)
     if not store.data and put and {t.ident for t in put} <= {t.ident for t in held if t.ident}:
         return  # the very tensors that it held
-    old = homes_in(vm.heap, store.old)
-    exchanged = {t.home for t in tensors_of(vm.heap, store.new) if t.home is not None and not t.view} - old
+    old = {t.home for t in held if t.home}
+    exchanged = {t.home for t in put if t.home is not None and not t.view} - old
     if (old | exchanged) & vm.step.used:
         # Under a host condition that nobody knows, steady decode may never come here (tables that grow on demand).
         sure = Confidence.POSSIBLE if store.doubt else sure
