@@ -25,6 +25,7 @@ from capturelint.runtime.differences import StepTrace
 from capturelint.runtime.homes import Slot, address_of, homes, named_slots
 from capturelint.runtime.lines import Line, LineLog, Store
 from capturelint.runtime.observations import Observation, Spot
+from capturelint.runtime.patched import patched
 from capturelint.runtime.project import Project
 from capturelint.runtime.states import RandomState
 from capturelint.runtime.trace import Call, Recorder, Watch, each_tensor, key_of, short_name
@@ -293,19 +294,6 @@ class Indices(Recorder):  # type: ignore[no-untyped-call]
             if any(bool((each < 0).any()) for each in indices):
                 self.wrapped.append(self.project.spots(sys._getframe(1)))
         return super().__torch_dispatch__(func, types, args, kwargs)
-
-
-@contextmanager
-def patched(owner: type, methods: Mapping[str, Callable[..., object]]) -> Iterator[None]:
-    """Methods replaced while entered."""
-    originals = {name: getattr(owner, name) for name in methods}
-    for name, method in methods.items():
-        setattr(owner, name, method)
-    try:
-        yield
-    finally:
-        for name, original in originals.items():
-            setattr(owner, name, original)
 
 
 def project_frames(project: Project, frame: FrameType | None) -> list[FrameType]:

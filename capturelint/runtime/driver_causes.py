@@ -16,12 +16,13 @@ from typing import Any
 import torch
 
 from capturelint.runtime.differences import StepTrace, frozen, unique
-from capturelint.runtime.driven import ERRORS, DrivenRun, Epoch, Taken, patched
+from capturelint.runtime.driven import ERRORS, DrivenRun, Epoch, Taken
 from capturelint.runtime.eager import DEVICE
 from capturelint.runtime.homes import address_of
 from capturelint.runtime.lines import Line, Store
 from capturelint.runtime.liveness import Liveness, freed_memory
 from capturelint.runtime.observations import Observation, Spot
+from capturelint.runtime.patched import patched
 from capturelint.runtime.project import Project
 from capturelint.runtime.syntax import parsed
 from capturelint.runtime.trace import Argument, Call
