@@ -37,6 +37,8 @@ def render_verify_json(report: VerifyReport) -> str:
         record["floor"] = {"bytes": floor.nbytes, "bandwidth": floor.bandwidth, "ms": round(floor.ms, 4)}
     if pools := [bucket.pool_bytes for bucket in report.buckets if bucket.pool_bytes is not None]:
         record["pool_bytes"] = sum(pools)
+    if peaks := [bucket.device_bytes for bucket in report.buckets if bucket.device_bytes is not None]:
+        record["device_bytes"] = max(peaks)
     if report.launch_bound is not None:
         record["launch_bound"] = report.launch_bound
     record["notes"] = list(report.notes)
@@ -62,6 +64,7 @@ def bucket_record(bucket: BucketResult, compiled: CompiledBucket | None = None) 
         "argmax_margin": bucket.argmax_margin,
         "graph_nodes": bucket.graph_nodes,
         "pool_bytes": bucket.pool_bytes,
+        "device_bytes": bucket.device_bytes,
         "capture_s": rounded(bucket.capture_s),
         "eager_ms": times(bucket.eager_ms),
         "replay_ms": times(bucket.replay_ms),

@@ -74,6 +74,7 @@ COLUMNS: Sequence[tuple[str, Cell]] = (
     ("speed-up", lambda bucket: f"{ratio:.1f}x" if (ratio := speedup(bucket)) else ""),
     ("nodes", lambda bucket: str(bucket.graph_nodes or "")),
     ("pool MB", lambda bucket: "" if bucket.pool_bytes is None else f"{bucket.pool_bytes / 1e6:.1f}"),
+    ("device MB", lambda bucket: "" if bucket.device_bytes is None else f"{bucket.device_bytes / 1e6:.0f}"),
     ("capture s", lambda bucket: "" if bucket.capture_s is None else f"{bucket.capture_s:.2f}"),
 )
 

@@ -6,6 +6,7 @@ The stage is kept here because whatever is raised next belongs to it.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from capturelint.runtime.protocol import Message, Progress, Stage, encode
@@ -13,10 +14,14 @@ from capturelint.runtime.protocol import Message, Progress, Stage, encode
 
 @dataclass(slots=True)
 class Channel:
-    """Sends messages over a file descriptor. ``now`` is the last progress that was sent."""
+    """Sends messages over a file descriptor. ``now`` is the last progress that was sent.
+
+    ``look`` is called between two stages or steps; what it raises belongs to the one that is over.
+    """
 
     descriptor: int
     now: Progress = field(default=Progress(Stage.START))
+    look: Callable[[], object] = lambda: None
 
     def send(self, message: Message) -> None:
         """Write one line, whole."""
@@ -26,5 +31,6 @@ class Channel:
 
     def enter(self, stage: Stage, bucket: int | None = None, step: int | None = None) -> None:
         """Say what comes next."""
+        self.look()
         self.now = Progress(stage, bucket, step)
         self.send(self.now)

@@ -84,12 +84,17 @@ def compile_target(plan: Plan) -> CompileReport:
     """In this process. Without a GPU the step is compiled for the CPU, and the report says what that cannot show."""
     import torch
 
-    from capturelint.runtime import compiled_step, machine
+    from capturelint.runtime import compiled_step, machine, meter
+    from capturelint.runtime.in_process import silent_channel
+    from capturelint.runtime.worker import limited
 
-    on_gpu = torch.cuda.is_available() and plan.device != "emulated"
-    if on_gpu:
-        machine.limit_memory("cuda", plan.memory_limit_gib)
-    return compiled_step.on_gpu(plan) if on_gpu else compiled_step.on_cpu(plan)
+    if plan.device == "emulated" or not torch.cuda.is_available():
+        return compiled_step.on_cpu(plan)
+    gauge = meter.opened()
+    found = machine.find("cuda")
+    assert isinstance(found, Machine)
+    with silent_channel() as channel, limited(plan, found, gauge, channel):
+        return compiled_step.on_gpu(plan, channel)
 
 
 if __name__ == "__main__":

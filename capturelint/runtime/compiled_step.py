@@ -19,9 +19,9 @@ from capturelint.compiler.report import CompiledBucket, CompileReport, Milliseco
 from capturelint.runtime import states
 from capturelint.runtime.bucket import Reference, Session, make_reference
 from capturelint.runtime.capture import capture
+from capturelint.runtime.channel import Channel
 from capturelint.runtime.compare import compare, step_error, tolerance
 from capturelint.runtime.eager import make_inputs, run_eager
-from capturelint.runtime.in_process import silent_channel
 from capturelint.runtime.measure import quantiles, time_replay
 from capturelint.runtime.outputs import Leaf, keep, leaves
 from capturelint.runtime.project import Project
@@ -63,32 +63,31 @@ def on_state(target: Target, state: object) -> Callable[..., object]:
     return step
 
 
-def on_gpu(plan: Plan) -> CompileReport:
+def on_gpu(plan: Plan, channel: Channel) -> CompileReport:
     """Everything: what became of the step, whether it replays right, and its times."""
     bucket = plan.buckets[0]
     target = load_target(plan)
-    with silent_channel() as channel:
-        session = Session(plan, target, states.origin(lambda: target.build("cuda")), Project(target.roots), channel)
-        session, reference = referenced(session, bucket)
-        state = session.fresh(bucket)
-        memory = Memory(state)
-        seen = Seen(reference)
-        program = Program(
-            on_state(target, state),
-            lambda number: make_inputs(target, bucket, number),
-            session.plan.steps,
-            plan.warm_up,
-            memory.remember,
-            memory.rewind,
-            seen.observe,
-        )
-        report = collect(program, "cuda", bucket)
-        result = replace(report.buckets[0], max_error=seen.worst, tolerance=seen.tolerance)
-        if result.error is None:
-            plain = compiled_plainly(session)
-            result = without_graphs(plain, result, seen)
-            result = compiled_and_captured(plain, result, seen)
-        return replace(report, buckets=(result,))
+    session = Session(plan, target, states.origin(lambda: target.build("cuda")), Project(target.roots), channel)
+    session, reference = referenced(session, bucket)
+    state = session.fresh(bucket)
+    memory = Memory(state)
+    seen = Seen(reference)
+    program = Program(
+        on_state(target, state),
+        lambda number: make_inputs(target, bucket, number),
+        session.plan.steps,
+        plan.warm_up,
+        memory.remember,
+        memory.rewind,
+        seen.observe,
+    )
+    report = collect(program, "cuda", bucket)
+    result = replace(report.buckets[0], max_error=seen.worst, tolerance=seen.tolerance)
+    if result.error is None:
+        plain = compiled_plainly(session)
+        result = without_graphs(plain, result, seen)
+        result = compiled_and_captured(plain, result, seen)
+    return replace(report, buckets=(result,))
 
 
 def referenced(session: Session, bucket: int) -> tuple[Session, Reference]:

@@ -42,6 +42,7 @@ def run_driver(plan: Plan, channel: Channel, project: Project) -> None:
         with forks.watching():
             returned = driver(DEVICE)
             torch.cuda.synchronize()
+            channel.look()
     except BaseException as error:  # noqa: BLE001 - the driver may raise anything, sys.exit included
         channel.send(failed(error, project, forks))
         return

@@ -1,4 +1,4 @@
-"""What this machine can run on, and how much memory the target may take."""
+"""What this machine can run on, and how much of the host's memory the target may take."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from capturelint.runtime.protocol import Fault, Stage
 GIB = 1 << 30
 
 
-def find(wanted: str) -> Machine | Fault:
-    """The device to use. ``auto`` is ``cuda`` where there is one."""
+def find(wanted: str, tells_memory: bool = False) -> Machine | Fault:
+    """The device to use, with a context. ``auto`` is ``cuda`` where there is one."""
     has_gpu = torch.cuda.is_available()
     if wanted == "cuda" and not has_gpu:
         built = "this torch is built without CUDA" if torch.version.cuda is None else "torch finds no CUDA device"
@@ -22,7 +22,7 @@ def find(wanted: str) -> Machine | Fault:
     if has_gpu and wanted != "emulated":
         # What a context takes of the host is there before the target's memory is counted.
         torch.zeros(1, device="cuda")
-        return Machine("cuda", torch.__version__, torch.cuda.get_device_name(), driver())
+        return Machine("cuda", torch.__version__, torch.cuda.get_device_name(), driver(), tells_memory)
     return Machine("emulated", torch.__version__)
 
 
@@ -36,14 +36,9 @@ def driver() -> str | None:
     return said[0] if said else None
 
 
-def limit_memory(device: str, gib: float | None) -> None:
+def limit_host_memory(gib: float | None) -> None:
     """Let an allocation beyond the limit fail in the target's own line."""
-    if gib is None:
-        return
-    if device == "cuda":
-        total = torch.cuda.get_device_properties(0).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, gib * GIB / total))
-    elif sys.platform == "linux":
+    if gib is not None and sys.platform == "linux":
         import resource
 
         limit = address_space() + int(gib * GIB)

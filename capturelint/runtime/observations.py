@@ -60,6 +60,7 @@ class BucketResult:
     the replayed steps, of which the first is step ``first_step``. ``argmax_margin`` is the smallest distance of the two
     best logits of a row, relative to the largest value too. ``kernels`` are those of one eager step, and ``busy_share``
     is the part of it in which the GPU works, by the profiler. ``operations`` are those of the captured step, in order.
+    ``device_bytes`` is the most that the process held of the device, the graphs of larger sizes included.
     """
 
     size: int
@@ -88,16 +89,21 @@ class BucketResult:
     operations: tuple[Operations, ...] = ()
     eager_timeline: Timeline | None = None
     replay_timeline: Timeline | None = None
+    device_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where the runs happened. ``gpu`` and ``driver`` (its version) are ``None`` when emulated."""
+    """Where the runs happened. ``gpu`` and ``driver`` (its version) are ``None`` when emulated.
+
+    ``tells_memory``: the driver tells what a process holds of the device.
+    """
 
     device: str
     torch: str
     gpu: str | None = None
     driver: str | None = None
+    tells_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)

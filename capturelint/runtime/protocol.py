@@ -91,7 +91,15 @@ class Done:
     notes: tuple[str, ...] = ()
 
 
-Message: TypeAlias = Machine | Progress | Fault | BucketResult | Done
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The most device memory that the worker has held so far, in bytes; it got there while at ``bucket``."""
+
+    nbytes: int
+    bucket: int | None = None
+
+
+Message: TypeAlias = Machine | Progress | Fault | BucketResult | Peak | Done
 
 
 def encode(message: Message | Plan) -> bytes:
@@ -130,6 +138,8 @@ def decode(line: bytes) -> Message | None:
             return Fault(**{**record, "stage": Stage(record["stage"])})
         case "BucketResult":
             return decode_bucket(record)
+        case "Peak":
+            return Peak(**record)
         case "Done":
             floor = record["floor"]
             return Done(Floor(**floor) if floor else None, tuple(record["notes"]))

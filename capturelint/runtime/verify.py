@@ -18,7 +18,7 @@ from capturelint.finding import Finding
 from capturelint.runtime.blame import Suspects, blame
 from capturelint.runtime.observations import BucketResult, Floor, Machine, Observation, Spot
 from capturelint.runtime.project import Project, project_roots
-from capturelint.runtime.protocol import Done, Fault, Message, Plan, Progress, Stage
+from capturelint.runtime.protocol import Done, Fault, Message, Peak, Plan, Progress, Stage
 from capturelint.runtime.supervise import Ended, listen, started
 from capturelint.vocabulary import ObservationKind, Verdict
 
@@ -81,6 +81,8 @@ class Ledger:
     notes: list[str] = field(default_factory=list)
     retraced: set[int] = field(default_factory=set)
     fault: Fault | None = None
+    peak: int = 0
+    device_bytes: dict[int, int] = field(default_factory=dict)
 
     @property
     def remaining(self) -> tuple[int, ...]:
@@ -111,7 +113,7 @@ def verify(
 
 def run_worker(plan: Plan, limits: Limits, ledger: Ledger, tell: Callable[[Progress], None]) -> Ended:
     """One worker's messages into the ledger."""
-    ledger.fault = None
+    ledger.fault, ledger.peak = None, 0
     with started(plan) as worker:
         for message in listen(worker, limits.timeout_s, limits.memory_gib):
             if isinstance(message, Ended):
@@ -129,11 +131,21 @@ def note(ledger: Ledger, message: Message, tell: Callable[[Progress], None]) -> 
             ledger.machine = message
         case BucketResult():
             ledger.results[message.size] = message
+            note_peak(ledger, message.size)
+        case Peak():
+            ledger.peak = message.nbytes
+            note_peak(ledger, message.bucket)
         case Fault():
             ledger.fault = message
         case Done():
             ledger.floor = message.floor or ledger.floor
             ledger.notes.extend(text for text in message.notes if text not in ledger.notes)
+
+
+def note_peak(ledger: Ledger, bucket: int | None) -> None:
+    """Charge a bucket with what its worker has held so far; 0 is not told."""
+    if bucket is not None and ledger.peak:
+        ledger.device_bytes[bucket] = max(ledger.peak, ledger.device_bytes.get(bucket, 0))
 
 
 def settle(ledger: Ledger, ended: Ended, limits: Limits, steps_are_default: bool) -> None:
@@ -233,7 +245,9 @@ def retrace(ledger: Ledger, limits: Limits, tell: Callable[[Progress], None]) ->
 
 def report_of(ledger: Ledger, suspects: Suspects) -> VerifyReport:
     """The finished report; the same line in several buckets is one finding."""
-    buckets = tuple(ledger.results[size] for size in ledger.plan.buckets)
+    buckets = tuple(
+        replace(ledger.results[size], device_bytes=ledger.device_bytes.get(size)) for size in ledger.plan.buckets
+    )
     findings: list[Finding] = []
     seen: set[tuple[str, object]] = set()
     for bucket in buckets:
@@ -246,4 +260,8 @@ def report_of(ledger: Ledger, suspects: Suspects) -> VerifyReport:
     if ok and any(bucket.verdict is Verdict.OUT_OF_MEMORY for bucket in buckets):
         ledger.notes.append(f"batch {max(ok)} is the largest that fits")
     machine = ledger.machine or Machine(ledger.plan.device, "unknown")
+    if ledger.plan.memory_limit_gib is not None and machine.device == "cuda" and not machine.tells_memory:
+        ledger.notes.append(
+            "the driver does not tell what a process holds: the limit is that of torch's allocator alone"
+        )
     return VerifyReport(ledger.plan.target, machine, buckets, tuple(findings), ledger.floor, tuple(ledger.notes))

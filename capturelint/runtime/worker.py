@@ -11,12 +11,15 @@ import faulthandler
 import os
 import signal
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from capturelint.errors import CapturelintError
+from capturelint.errors import CapturelintError, DeviceError
 from capturelint.runtime.channel import Channel
-from capturelint.runtime.protocol import Fault, Plan, Stage, decode_plan
+from capturelint.runtime.meter import Meter
+from capturelint.runtime.observations import Machine
+from capturelint.runtime.protocol import Fault, Peak, Plan, Stage, decode_plan
 
 PR_SET_PDEATHSIG = 1
 HANG_SIGNAL = signal.SIGUSR1 if hasattr(signal, "SIGUSR1") else None
@@ -35,7 +38,8 @@ def main() -> None:
     try:
         serve(plan, channel)
     except CapturelintError as error:
-        channel.send(Fault(channel.now.stage, str(error), bucket=channel.now.bucket, step=channel.now.step))
+        at = channel.now
+        channel.send(Fault(at.stage, str(error), isinstance(error, DeviceError), at.bucket, at.step))
     # The target may have left threads, handlers or a broken CUDA context that an orderly exit would wait for.
     sys.stdout.flush()
     sys.stderr.flush()
@@ -54,28 +58,51 @@ def serve(plan: Plan, channel: Channel) -> None:
     """Find the device, then verify the buckets on it."""
     channel.enter(Stage.START)
     # Imported here so that the parent's pipe is open and the crash handlers are set before torch loads.
-    from capturelint.runtime import machine
+    from capturelint.runtime import machine, meter
 
-    found = machine.find(plan.device)
+    gauge = meter.opened() if plan.device != "emulated" else None
+    found = machine.find(plan.device, gauge is not None)
     if isinstance(found, Fault):
         channel.send(found)
         return
-    machine.limit_memory(found.device, plan.memory_limit_gib)
-    channel.send(found)
-    with device_context(found.device):
+    with limited(plan, found, gauge, channel), device_context(found.device):
         from capturelint.runtime.service import run_plan
 
+        channel.send(found)
         run_plan(plan, found, channel)
 
 
-def device_context(device: str) -> AbstractContextManager[object]:
+@contextmanager
+def limited(plan: Plan, found: Machine, gauge: Meter | None, channel: Channel) -> Iterator[None]:
+    """The plan's memory limit kept to while entered. Raises ``DeviceError`` where it leaves the target nothing."""
+    from capturelint.runtime import device_memory, machine
+
+    if found.device != "cuda":
+        machine.limit_host_memory(plan.memory_limit_gib)
+        yield
+        return
+    limit = None if plan.memory_limit_gib is None else int(plan.memory_limit_gib * machine.GIB)
+    memory = device_memory.metered(gauge, limit, lambda peak: channel.send(Peak(peak, channel.now.bucket)))
+    if limit is not None:
+        device_memory.load_libraries()
+        if shortage := memory.shortage():
+            raise DeviceError(shortage)
+    memory.look()
+    channel.look = memory.look
+    with memory.watching_graphs():
+        yield
+
+
+@contextmanager
+def device_context(device: str) -> Iterator[None]:
     """Real CUDA as it is, or the emulator patched in under its name."""
     if device != "emulated":
-        return nullcontext()
+        yield
+        return
     from capturelint import emulator
 
-    context: AbstractContextManager[object] = emulator.cuda()
-    return context
+    with emulator.cuda():
+        yield
 
 
 def relative(path: str) -> str:
