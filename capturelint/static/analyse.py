@@ -79,7 +79,8 @@ class OutOfTimeError(BaseException):
 class Analyser:
     """Analyses files one by one, over one index; each process that takes part has its own.
 
-    ``entry`` are the entries that the user named; without any, files show their own.
+    ``entry`` are the entries that the user named; without any, files show their own, but for those of which none is
+    asked.
     """
 
     def __init__(
@@ -90,11 +91,13 @@ class Analyser:
         entry: Sequence[str],
         max_file_s: float,
         watches: bool = False,
+        unasked: frozenset[Path] = frozenset(),
     ) -> None:
         self.index = index
         self.sources = sources
         self.stage = Stage(index, load_operations(), bind, watches)
         self.max_file_s = max_file_s
+        self.unasked = unasked
         self.digests: dict[Path, str] = {}
         self.spans: dict[Path, Spans] = {}
         self.latest: tuple[Path, str] | None = None
@@ -120,7 +123,7 @@ class Analyser:
     def asked(self, path: Path) -> Sequence[str]:
         """What is asked of a file: its own entries, or those that the user named in it."""
         if self.named is None:
-            return OWN
+            return OWN if path not in self.unasked else ()
         return [f"{at} {spec}" for at, spec in self.named.get(path, ())]
 
     def analyse(self, path: Path) -> Analysed:
@@ -168,7 +171,7 @@ class Analyser:
         """The whole answer for a file that no tree is needed of; ``None`` where one is."""
         try:
             text = self.read(path)
-            if self.named is None and may_have_entries(text):
+            if self.asked(path) == OWN and may_have_entries(text):
                 return None
             check_syntax(text, path)
         except SourceError as error:

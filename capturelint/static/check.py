@@ -7,9 +7,10 @@ not even imported where nothing has changed.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from capturelint.errors import SourceError
@@ -34,6 +35,9 @@ MAX_FILE_S = 60.0
 OWN = ("its own",)
 """What is asked of a file where the user names no entry: those that it shows."""
 COMMENT = b"capturelint:"
+HEADER_NBYTES = 4096
+GENERATED = re.compile(rb"\bgenerated\s+from\s+[`'\"]?([\w./\\-]+\.py)\b", re.IGNORECASE)
+"""What the head of a generated file says of its source, a Python file like itself."""
 WATCHED_BYTES = {word: word.encode() for word in WATCHED}
 
 
@@ -104,6 +108,8 @@ class Seen:
     words: frozenset[str] = frozenset()
     has_comments: bool = False
     """Whether there may be a comment for us in it."""
+    generated_from: str = ""
+    """The path of the file that it says it is generated from."""
 
 
 def check(paths: Sequence[Path], options: Options) -> Checked:
@@ -156,7 +162,33 @@ def look(path: Path, sources: Sources) -> Seen:
     except SourceError as error:
         return Seen(error=error)
     words = frozenset(word for word, sought in WATCHED_BYTES.items() if sought in content)
-    return Seen(len(content), digest(content), None, words, COMMENT in content or path.suffix == ".ipynb")
+    said = GENERATED.search(content, 0, HEADER_NBYTES)
+    return Seen(
+        len(content),
+        digest(content),
+        None,
+        words,
+        COMMENT in content or path.suffix == ".ipynb",
+        said[1].decode() if said is not None else "",
+    )
+
+
+def templates(seen: Mapping[Path, Seen]) -> frozenset[Path]:
+    """The checked files from which another checked file is generated.
+
+    What is imported and run is the generated file, and it has all of its code in one place: entries of both would tell
+    each fault twice. A source is known by the end of its path: its name and, where that was said, its directory's.
+    """
+    said = {(path, PurePosixPath(one.generated_from)) for path, one in seen.items() if one.generated_from}
+    by_name: dict[str, list[Path]] = {}
+    for path in seen if said else ():
+        by_name.setdefault(path.name, []).append(path)
+    return frozenset(
+        source
+        for path, named in said
+        for source in by_name.get(named.name, ())
+        if source != path and source.absolute().parent.name == (named.parent.name or path.absolute().parent.name)
+    )
 
 
 class Contents:
@@ -188,24 +220,27 @@ def analyse_all(
 ) -> list[Analysed]:
     """What each readable file gives: kept by an earlier run, or worked out here or by workers."""
     readable = [path for path in files if seen[path].error is None]
+    unasked = templates(seen)
     # Entries that the user named are looked up in any case: that they exist is not in the record of any file.
     analyser = new_analyser(index, options) if options.entry else None
     kept: list[Analysed] = []
     for path in readable if cache is not None else ():
-        asked = analyser.asked(path) if analyser is not None else OWN
+        asked = analyser.asked(path) if analyser is not None else () if path in unasked else OWN
         known = cache.analysed(index, path, asked, contents) if cache is not None else None
         kept += [known] if known is not None else []
     done = {found.path for found in kept}
     missing = [(path, seen[path].nbytes) for path in readable if path not in done]
-    made = analyse_missing(missing, analyser or new_analyser(index, options), options, cache) if missing else []
+    if missing and analyser is None:
+        analyser = new_analyser(index, options, unasked)
+    made = analyse_missing(missing, analyser, options, cache) if analyser is not None and missing else []
     return sorted([*kept, *made], key=lambda found: os.path.abspath(found.path))
 
 
-def new_analyser(index: Index, options: Options) -> Analyser:
+def new_analyser(index: Index, options: Options, unasked: frozenset[Path] = frozenset()) -> Analyser:
     """The analyser, imported where there is something to analyse. Raises ``UsageError`` for a missing entry."""
     from capturelint.static.analyse import Analyser
 
-    return Analyser(index, options.sources, options.bind, options.entry, options.max_file_s, options.watches)
+    return Analyser(index, options.sources, options.bind, options.entry, options.max_file_s, options.watches, unasked)
 
 
 def analyse_missing(
@@ -262,12 +297,15 @@ def conclude(
         if ran.exhausted
     ]
     notes += [f"{relative(one.path)}: {one.given_up}; it was not analysed" for one in found if one.given_up]
+    unasked = templates(seen) if not options.entry else frozenset()
+    if unasked:
+        notes.append(as_generated(unasked))
     if options.torch is None:
         notes += [undeclared(event) for event in events if event.torch]
     return Checked(
         files=len(seen),
         entries=tuple(ran.entry for ran in ordered),
-        findings=finish(judge(events, load_rules(), options.torch), found, seen, options),
+        findings=finish(judge(events, load_rules(), options.torch), found, seen, options, unasked),
         errors=tuple(errors[text] for text in sorted(errors)),
         notes=tuple(notes),
         analysed=tuple(found),
@@ -279,6 +317,13 @@ def ran_in_order(found: Iterable[Analysed]) -> list[Ran]:
     return sorted((ran for one in found for ran in one.ran), key=lambda ran: ran.rank)
 
 
+def as_generated(unasked: Collection[Path]) -> str:
+    """What is said of files that have no entries because others are generated from them."""
+    if len(unasked) > 1:
+        return f"{len(unasked)} files are checked as the files that are generated from them"
+    return f"{relative(next(iter(unasked)))} is checked as the file that is generated from it"
+
+
 def undeclared(event: Event) -> str:
     """What is said of a hazard of older releases where the project declares no torch: no finding, but not silence."""
     place = event.site.place
@@ -287,15 +332,22 @@ def undeclared(event: Event) -> str:
 
 
 def finish(
-    findings: Iterable[Finding], found: Iterable[Analysed], seen: Mapping[Path, Seen], options: Options
+    findings: Iterable[Finding],
+    found: Iterable[Analysed],
+    seen: Mapping[Path, Seen],
+    options: Options,
+    unasked: frozenset[Path],
 ) -> tuple[Finding, ...]:
-    """Suppress, place in notebook cells, and give fingerprints."""
+    """Suppress, place in notebook cells, and give fingerprints; comments in files of which nothing is asked are not
+    read.
+    """
     by_path: dict[Path, list[Finding]] = {}
     for finding in findings:
         assert finding.place is not None
         by_path.setdefault(finding.place.path, []).append(finding)
     done: list[Finding] = []
-    for path in {path for path, one in seen.items() if one.has_comments and one.error is None} | by_path.keys():
+    commented = {path for path, one in seen.items() if one.has_comments and one.error is None}
+    for path in commented - unasked | by_path.keys():
         done += answered(path, by_path.get(path, []), options.sources, path not in seen or seen[path].has_comments)
     around = {place: name for one in found for place, name in one.around.items()}
     return with_fingerprints(done, options.root, options.sources, around)
