@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from capturelint.static import transfers
+from capturelint.static.driver import is_method
 from capturelint.static.homes import Object, Sort
 from capturelint.static.state import Stream
 from capturelint.static.values import (
@@ -26,7 +27,7 @@ from capturelint.static.values import (
     constant,
     options,
 )
-from capturelint.vocabulary import EventKind
+from capturelint.vocabulary import Confidence, EventKind, Phase
 
 if TYPE_CHECKING:
     from capturelint.static.interpret import Interpreter
@@ -69,6 +70,9 @@ def call_cuda(vm: Interpreter, name: str, args: list[Value], kwargs: dict[str, V
             return graphed(vm, args, kwargs, node)
         case "device_count" | "current_device" | "memory_allocated":
             return Number()
+        case "set_stream":
+            vm.stream_stack.append(args[0] if args and isinstance(args[0], Ref) else UNKNOWN)
+            return NONE
         case "set_device" | "empty_cache" | "nvtx.range_push" | "nvtx.range_pop":
             return NONE
         case "current_device_name" | "get_device_name":
@@ -163,7 +167,10 @@ def enter_autocast(vm: Interpreter, call: ast.AST, caches: bool) -> Callable[[],
 
 def enter_graph(vm: Interpreter, node: ast.AST) -> Callable[[], None]:
     """``with torch.cuda.graph(g)``: the body is recorded."""
-    if vm.driver is None or vm.recording:
+    if vm.driver is None:
+        return lambda: None
+    if vm.recording:
+        vm.emit(EventKind.UNSAFE_OP, node.items[0].context_expr if isinstance(node, ast.With) else node, "nested")
         return lambda: None
     vm.driver.begin(vm, node)
     return lambda: vm.driver.end(vm) if vm.driver is not None else None
@@ -194,9 +201,15 @@ def enter_device(vm: Interpreter, device: Device) -> Callable[[], None]:
 
 def call_graph(vm: Interpreter, name: str, args: list[Value], node: ast.AST) -> Value:
     """Methods of ``torch.cuda.CUDAGraph``."""
-    if name == "replay" and vm.driver is not None:
+    if vm.driver is not None and vm.recording and name in ("replay", "capture_begin"):
+        vm.emit(EventKind.UNSAFE_OP, node, "nested")
+    elif name == "replay" and vm.driver is not None:
         vm.driver.on_replay(vm, node)
-    elif name == "capture_begin" and vm.driver is not None and not vm.recording:
+    elif name == "capture_begin" and vm.driver is not None:
+        if not vm.stream_stack:
+            # Who calls a method may have chosen the stream.
+            sure = Confidence.POSSIBLE if is_method(vm.stack[1:2]) else Confidence.LIKELY
+            vm.emit(EventKind.UNSAFE_OP, node, "default-stream", sure, phase=Phase.RECORDED)
         vm.driver.begin(vm, node)
     elif name == "capture_end" and vm.driver is not None and vm.recording:
         vm.driver.end(vm)

@@ -140,12 +140,16 @@ def drivers(module: Module) -> Iterator[Entry]:
         yield Entry(module.path, line, root.qualified_name, "in torch.cuda.graph", EntryKind.DRIVER, module, root)
 
 
+UNNAMED_CALLS = frozenset(["__init__", "__call__", "__enter__"])
+"""Methods that are called by another name than their own: whoever builds an instance may."""
+
+
 def outermost(inner: set[FunctionDef], module: Module) -> list[FunctionDef]:
     """The functions from which others are reached and that no other such function calls, in the file's order."""
     reached = inner
     while True:
         names = {
-            function.owner.name if function.name == "__init__" and function.owner else function.name
+            function.owner.name if function.owner and function.name in UNNAMED_CALLS else function.name
             for function in reached
         }
         wider = reached | {function for function in functions(module) if names & called_names(function)}
