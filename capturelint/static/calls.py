@@ -212,12 +212,12 @@ def run_function(
     vm.stack.append(call)
     if vm.recording:
         vm.reached[definition] = None
-    begun = vm.driver.on_call(vm, definition) if vm.driver is not None else 0
+    begun = vm.driver.on_call(vm, definition, scope) if vm.driver is not None else 0
     try:
         alive = vm.run(definition.node.body, scope)
     finally:
         if vm.driver is not None:
-            vm.driver.begun = begun
+            vm.driver.on_return(begun)
         vm.stack.pop()
         vm.doubt -= instead
         vm.compiled = compiled

@@ -15,6 +15,7 @@ from capturelint.static.buckets import Buckets
 from capturelint.static.events import Site
 from capturelint.static.homes import Step, fresh_tensors, numbers_differ, tensors_of
 from capturelint.static.index import FunctionDef
+from capturelint.static.kept_arguments import KeptArguments
 from capturelint.static.state import Call
 from capturelint.static.step_end import finish_step
 from capturelint.static.values import (
@@ -56,7 +57,11 @@ class Facts:
     """Host slots that choose the graph, so that each graph is replayed with the value that it recorded."""
     parts: set[Value] = field(default_factory=set)
     """Host values in the keys of graphs, sizes aside: a slot that is given one of them may be what chooses."""
+    arguments: KeptArguments = field(init=False)
     regions: list[Site] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.arguments = KeptArguments(self.keyed)
 
 
 @dataclass(slots=True)
@@ -102,12 +107,15 @@ class Driver:
         self.origins: dict[int, int] = {}
         self.aliases: dict[int, tuple[int, Site]] = {}
         self.in_flight: set[int] = set()
+        self.rewritten: set[Home] = set()
         self.buckets = Buckets(facts.negative, facts.zero_padded)
+        facts.arguments.start(final)
 
     # ---------------------------------------------------------------- regions
 
     def begin(self, vm: Interpreter, node: ast.AST) -> None:
         """A recorded region starts."""
+        self.facts.arguments.on_begin(vm)
         self.region = vm.site(node)
         self.depth = len(vm.stack)
         self.direct = set()
@@ -143,15 +151,23 @@ class Driver:
 
     # ---------------------------------------------------------------- hooks
 
-    def on_call(self, vm: Interpreter, definition: object) -> int:
+    def on_call(self, vm: Interpreter, definition: object, scope: Scope) -> int:
         """An analysed function is called; gives what ``begun`` is to be again when it is left."""
         begun, self.begun = self.begun, self.replays
+        self.facts.arguments.on_call(vm, definition, scope, definition in self.facts.recorded)
         if vm.recording:
             self.facts.recorded.add(definition)
             self.direct.add(definition)
         else:
             self.called.add(definition)
+            if not any(call.definition in self.facts.recorded for call in vm.stack[:-1]):
+                self.rewritten.clear()
         return begun
+
+    def on_return(self, begun: int) -> None:
+        """An analysed function is left."""
+        self.begun = begun
+        self.facts.arguments.on_return()
 
     def in_step(self, vm: Interpreter) -> bool:
         """True inside a function that is also recorded."""
@@ -242,7 +258,7 @@ class Driver:
         """
         again = self.loops > 0 or isinstance(getattr(node, "value", None), ast.Call)
         later = not vm.recording and again and self.replays > max(self.replays_before, self.begun)
-        if not (later and isinstance(value, Tensor) and value.output):
+        if not (later and isinstance(value, Tensor) and (value.output or value.home in self.moved)):
             return value
         ident = vm.ident()
         self.aliases[ident] = (self.replays, vm.site(node))
@@ -296,7 +312,7 @@ class Driver:
             if target.parameter and not self.in_step(vm):
                 self.dirty.clear()  # a walk over parameters or buffers that restores them
             return
-        depends = source is not None and home in deps_of(source)
+        depends = source is not None and home in deps_of(source) and home not in self.rewritten
         if self.in_step(vm):
             if depends and not self.captures:
                 outer = vm.stack[1] if len(vm.stack) > 1 else None
@@ -305,6 +321,11 @@ class Driver:
             self.dirty.pop(home, None)
             if target.memory is Memory.HOST and self.captures and home in self.loaded:
                 self.facts.late.add(home)
+
+    def on_rewrite(self, target: Tensor) -> None:
+        """The whole of a tensor is filled: what follows in this step does not depend on what it held."""
+        if target.home is not None:
+            self.rewritten.add(target.home)
 
     def overwrite(self, vm: Interpreter, target: Tensor, node: ast.AST) -> None:
         """A tensor is filled after the capture: a copy of it in the graph is not, a copy from it may be under way."""

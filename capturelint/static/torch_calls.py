@@ -318,7 +318,8 @@ def check_sizes(
         sizes = args[:1]
     else:
         return
-    for value in flatten(vm, [*sizes, *([kwargs["size"]] if "size" in kwargs else [])]):
+    named = [value for key, value in kwargs.items() if key not in {*METADATA_ARGUMENTS, "fill_value", "input"}]
+    for value in flatten(vm, [*sizes, *named]):
         tensor = tensor_in(value)
         if tensor is not None and tensor.on_device:
             vm.emit(EventKind.SYNC, node, "size", tensor.sure, name=name)
@@ -353,8 +354,26 @@ def random_generator(vm: Interpreter, sorts: frozenset[str], kwargs: dict[str, V
 
 
 ACCUMULATES = frozenset(
-    {"add_", "sub_", "mul_", "div_", "addcmul_", "addcdiv_", "lerp_", "logical_or_", "logical_and_", "pow_"}
+    {
+        *(
+            "add_",
+            "sub_",
+            "mul_",
+            "div_",
+            "pow_",
+            "lerp_",
+            "addcmul_",
+            "addcdiv_",
+            "addmm_",
+            "baddbmm_",
+            "addmv_",
+            "addr_",
+        ),
+        *("logical_or_", "logical_and_", "logical_xor_", "bitwise_or_", "bitwise_and_", "bitwise_xor_"),
+        *("scatter_add_", "scatter_reduce_", "index_add_", "index_reduce_"),
+    }
 )
+"""In-place operations whose result is a function of what the tensor held."""
 
 
 def in_place(
@@ -379,6 +398,8 @@ def in_place(
         source = results.result(vm, [*([] if name not in ACCUMULATES else [target]), *sources], node)
         if name != "copy_" and name not in ACCUMULATES and isinstance(source, Tensor):
             source = replace(source, deps=frozenset())  # a write at a position is not a function of what was there
+    if vm.driver is not None and rewrites and not target.view and target.home not in deps_of(source):
+        vm.driver.on_rewrite(target)
     if name in ("set_", "swap_") and vm.driver is not None and args[1:]:
         vm.driver.on_swap(vm, target, args[1], node)
     mutate(vm, target, node, source)

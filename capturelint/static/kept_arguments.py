@@ -1,0 +1,157 @@
+"""Host numbers that a driver hands to the function that captures: does the graph's key tell them apart?
+
+A function that captures once and is called again with another number replays what the first one recorded. A driver's
+first run finds the parameters that differ while nothing is captured; where there are any, a second one follows them and
+learns which of them a condition or the key of a graph depends on. In the last run the others change at every step.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import TYPE_CHECKING, TypeAlias, TypeGuard
+
+from capturelint.static.homes import numbers_differ
+from capturelint.static.index import FunctionDef
+from capturelint.static.values import Const, Home, Number, Scope, Value, deps_of
+from capturelint.vocabulary import Confidence, Varies
+
+if TYPE_CHECKING:
+    from capturelint.static.interpret import Interpreter
+
+ARGUMENT = -1
+"""The owner of the homes that stand for parameters, by name: one that is handed on keeps its name or is both."""
+Numbers: TypeAlias = dict[str, Const | Number]
+
+
+@dataclass(slots=True)
+class Activation:
+    """One call outside the recording, of a function that may capture."""
+
+    definition: object
+    conditions: int
+    given: Numbers
+    captured: bool = False
+    surely: bool = False
+    """True where it captured under no condition that nobody knows."""
+
+
+@dataclass(slots=True)
+class KeptArguments:
+    """The hooks. ``offered`` and ``keyed`` outlast a run: parameters that differ, and those that choose the graph."""
+
+    keyed: set[Home]
+    offered: set[tuple[object, str]] = field(default_factory=set)
+    following: bool = False
+    last: bool = False
+    active: list[Activation] = field(default_factory=list)
+    first: dict[object, Numbers] = field(default_factory=dict)
+
+    def start(self, final: bool) -> None:
+        """A run begins."""
+        self.following, self.last = bool(self.offered), final
+        self.active.clear()
+        self.first.clear()
+
+    def on_call(self, vm: Interpreter, definition: object, scope: Scope, recorded: bool) -> None:
+        """A function is entered with its arguments bound."""
+        given: Numbers = {}
+        if not (recorded or vm.recording) and isinstance(definition, FunctionDef):
+            given = {name: value for name, value in scope.names.items() if is_plain_number(value)}
+            if self.following:
+                self.follow(vm, definition, scope, given)
+        self.active.append(Activation(definition, vm.conditions(), given))
+
+    def follow(self, vm: Interpreter, definition: FunctionDef, scope: Scope, given: Numbers) -> None:
+        """Mark the offered parameters, or in the last run take those that choose no graph as changing."""
+        chosen = chosen_by_caller(vm)
+        for name, value in given.items():
+            home = Home(ARGUMENT, name)
+            if chosen or decides(definition, name):
+                self.keyed |= {dep for dep in deps_of(value) if dep.owner == ARGUMENT} | {home}
+            elif (definition, name) in self.offered and not self.last:
+                scope.names[name] = replace(value, deps=value.deps | {home})
+            elif (definition, name) in self.offered and home not in self.keyed:
+                scope.names[name] = Number(Varies.PER_STEP, frozenset({home}), sure=Confidence.LIKELY)
+
+    def on_begin(self, vm: Interpreter) -> None:
+        """A capture begins, on behalf of every running function."""
+        for call in self.active:
+            call.captured = True
+            call.surely = call.surely or vm.conditions() <= call.conditions
+
+    def on_return(self) -> None:
+        """A function is left: was it given other numbers than when it captured, and kept the graph?"""
+        call = self.active.pop()
+        first = self.first.get(call.definition)
+        if first is None and call.captured:
+            self.first[call.definition] = call.given
+        elif first is not None and not call.surely:
+            self.offered |= {
+                (call.definition, name)
+                for name, value in call.given.items()
+                if name in first and numbers_differ(first[name], value)
+            }
+
+
+def is_plain_number(value: Value) -> TypeGuard[Const | Number]:
+    """A host number or flag."""
+    return isinstance(value, Number) or (isinstance(value, Const) and isinstance(value.value, (bool, int, float)))
+
+
+def chosen_by_caller(vm: Interpreter) -> bool:
+    """Whether the running function's caller looks something up by an argument: ``runners[size].run(x, size)``."""
+    caller, node = vm.stack[-2].definition, vm.stack[-1].node
+    if not (isinstance(caller, FunctionDef) and isinstance(node, ast.Call)):
+        return False
+    given = [*node.args, *(keyword.value for keyword in node.keywords)]
+    return any(isinstance(value, ast.Name) and decides(caller, value.id) for value in given)
+
+
+@cache
+def decides(definition: FunctionDef, name: str) -> bool:
+    """Whether a parameter, or what is computed from it, is looked at by a condition or looks something up."""
+    nodes = list(ast.walk(definition.node))
+    names, known = {name}, 0
+    while known < len(names):
+        known = len(names)
+        names |= {target for node in nodes for target in assigned_from(node, names)}
+    deciding = [part for node in nodes for part in deciding_parts(node)]
+    return any(mentions(part, names) for part in deciding)
+
+
+def assigned_from(node: ast.AST, names: set[str]) -> Iterator[str]:
+    """The names that a statement gives values computed from some names."""
+    match node:
+        case ast.Assign(targets=targets, value=value) if mentions(value, names):
+            parts = [part for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)]
+            yield from (part.id for part in parts if isinstance(part.ctx, ast.Store))
+        case (
+            ast.AnnAssign(target=ast.Name(id=target), value=value)
+            | ast.NamedExpr(target=ast.Name(id=target), value=value)
+        ) if value is not None and mentions(value, names):
+            yield target
+        case _:
+            pass
+
+
+def deciding_parts(node: ast.AST) -> Iterator[ast.AST]:
+    """What a condition tests, or a look-up looks for."""
+    match node:
+        case ast.If(test=test) | ast.IfExp(test=test) | ast.While(test=test) | ast.Assert(test=test):
+            yield test
+        case ast.Subscript(slice=index) if not any(isinstance(part, ast.Slice) for part in ast.walk(index)):
+            yield index
+        case ast.Call(func=ast.Attribute(attr="get" | "setdefault" | "pop"), args=[key, *_]):
+            yield key
+        case ast.Match(subject=subject):
+            yield subject
+        case _:
+            pass
+
+
+def mentions(node: ast.AST, names: set[str]) -> bool:
+    """Whether a name is read anywhere in a piece of code."""
+    return any(isinstance(part, ast.Name) and part.id in names for part in ast.walk(node))
