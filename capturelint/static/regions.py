@@ -316,7 +316,9 @@ def named(module: Module) -> Iterator[Entry]:
     for function in found:
         parameters = [a.arg for a in function.node.args.args if a.arg not in ("self", "cls")]
         called = called_names(function)
-        if parameters and not called & names and not called & TEXT_MAKERS and not is_stub(function):
+        if not parameters or called & names or called & TEXT_MAKERS or is_stub(function):
+            continue
+        if gives_something(function) and not chooses_graph(function):
             yield Entry(
                 module.path, function.node.lineno, function.qualified_name, "named like a decode step",
                 EntryKind.FUNCTION, module, function,
@@ -325,6 +327,55 @@ def named(module: Module) -> Iterator[Entry]:
 
 TEXT_MAKERS = frozenset(["chr", "bytes", "bytearray"])
 """What a function calls that decodes tokens into text and not a step."""
+
+
+CHOOSES_GRAPH = re.compile(r"_*(can_run|can_use|use|allow)_?(cuda_?)?graphs?\Z")
+"""What a function asks, or reports, that runs a step as a graph or without one."""
+
+
+def gives_something(function: FunctionDef) -> bool:
+    """Whether a function gives a value back or fills a tensor that it did not make.
+
+    What does neither moves the state of an engine from one step to the next, on the host.
+    """
+    if any(argument.arg == "o" or argument.arg.startswith("out") for argument in function.node.args.args):
+        return True
+    nodes = list(ast.walk(function.node))
+    made = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return any(returns_value(node) or not made.issuperset(filled(node) or made) for node in nodes)
+
+
+def returns_value(node: ast.AST) -> bool:
+    """``return value``, ``yield``."""
+    if isinstance(node, ast.Return):
+        return not (node.value is None or (isinstance(node.value, ast.Constant) and node.value.value is None))
+    return isinstance(node, (ast.Yield, ast.YieldFrom))
+
+
+def filled(node: ast.AST) -> set[str]:
+    """The name through which a statement fills a tensor: ``x`` of ``x[i] = value``, ``x.a.copy_(value)``, ``out=x``."""
+    match node:
+        case ast.Subscript(value=target, ctx=ast.Store()) | ast.keyword(arg="out", value=target):
+            return {base_name(target)}
+        case ast.Call(func=ast.Attribute(value=target, attr=name)) if name.endswith("_") and not name.endswith("__"):
+            return {base_name(target)}
+        case _:
+            return set()
+
+
+def base_name(node: ast.expr) -> str:
+    """``x`` of ``x.a[0].b``; nothing where it does not start with a name."""
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def chooses_graph(function: FunctionDef) -> bool:
+    """Whether a function asks if a graph can be used: it is then the code around the recorded one."""
+    nodes = list(ast.walk(function.node))
+    names = [node.attr for node in nodes if isinstance(node, ast.Attribute)]
+    names += [node.id for node in nodes if isinstance(node, ast.Name)]
+    return any(map(CHOOSES_GRAPH.match, names))
 
 
 def is_stub(function: FunctionDef) -> bool:
