@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from capturelint.static import attributes, classes, host_calls, python_calls, registries, results, torch_calls
+from capturelint.static import attributes, classes, host_calls, python_calls, registries, results, steady, torch_calls
 from capturelint.static.homes import Object, Sort, as_slots
 from capturelint.static.index import ClassDef, FunctionDef, FunctionNode
 from capturelint.static.state import Call, RaisedError
@@ -308,7 +308,8 @@ def default_value(vm: Interpreter, default: ast.expr | None, scope: Scope, param
         return UNKNOWN
     value = vm.quiet_eval(default, Scope(scope.module))
     # Who calls with more arguments than are known usually leaves flags alone, but fills what is empty.
-    return join(value, classes.given(vm, parameter.annotation)) if value == NONE and extra else value
+    given = value == NONE and extra and not (vm.decoding and steady.comes_with_prompt(parameter.arg))
+    return join(value, classes.given(vm, parameter.annotation)) if given else value
 
 
 def refine(vm: Interpreter, value: Value, parameter: ast.arg, scope: Scope) -> Value:

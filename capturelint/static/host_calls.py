@@ -70,6 +70,12 @@ HARMLESS_CLOCKS = frozenset(
 )
 
 
+OTHER_DEVICES = frozenset(
+    [f"torch.{device}.is_available" for device in ("xpu", "npu", "mps", "backends.mps", "mlu", "musa", "hpu")]
+)
+"""What is asked for a device that records no CUDA graph."""
+
+
 def call_external(
     vm: Interpreter,
     path: str,
@@ -84,6 +90,8 @@ def call_external(
         return python_calls.call_builtin(vm, path.removeprefix("builtins."), args, kwargs, node, extra, scope)
     if path.startswith(("torch.cuda.", "torch.accelerator.")):
         return cuda_calls.call_cuda(vm, path.partition(".")[2].partition(".")[2], args, kwargs, node)
+    if path in OTHER_DEVICES:
+        return Const(False)
     if path in SPECIAL:
         return SPECIAL[path](vm, args, kwargs, node)
     if path.startswith("torch.nn.") and path.rpartition(".")[2][:1].isupper():
@@ -200,8 +208,11 @@ def generator(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node
 
 
 def deep_copy(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
-    """``copy.deepcopy``: the same shape of value."""
+    """``copy.deepcopy``: the same shape of value; an object of its own, whose attributes can be set apart."""
     value = args[0] if args else UNKNOWN
+    found = vm.heap.get(value) if isinstance(value, Ref) else None
+    if found is not None:
+        return vm.heap.new(found)
     return replace(value, home=None, ident=vm.ident()) if isinstance(value, Tensor) else value
 
 

@@ -27,6 +27,7 @@ from capturelint.static import (
     protocols,
     registries,
     results,
+    steady,
     torch_calls,
 )
 from capturelint.static.driver import Driver
@@ -126,6 +127,8 @@ class Interpreter:
         self.soft = 0
         self.assuming = False
         """True where an instance is built that somebody else built: arguments that nobody saw may have been given."""
+        self.decoding = False
+        """True where the entry is a decode step: what is so in every such step is known."""
         self.hidden = 0
         self.tables = 0
         """Calls of one of many variants: what one does only perhaps is not said of all."""
@@ -141,6 +144,8 @@ class Interpreter:
         self.instances: dict[object, Value] = {}
         self.remembered: dict[object, Value] = {}
         """What functions that keep their answers gave, by function and arguments."""
+        self.carried: dict[ast.AST, frozenset[str]] = {}
+        """The names that a function gives to what it takes out of caches."""
         self.records: dict[ast.AST, ClassDef] = {}
         """Classes that calls like ``namedtuple`` made."""
         self.rebound: dict[Module | ClassDef | Scope, Ref] = {}
@@ -353,10 +358,11 @@ class Interpreter:
                 self.eval(node.exc, scope)
         return False
 
-    def run_assert(self, node: ast.Assert, scope: Scope) -> None:
-        """``assert``: a condition on the device is read."""
-        self.truth(self.eval(node.test, scope), node.test, "assert")
+    def run_assert(self, node: ast.Assert, scope: Scope) -> bool:
+        """``assert``: a condition on the device is read; one that does not hold ends the path."""
+        truth = self.truth(self.eval(node.test, scope), node.test, "assert")
         self.narrow(node.test, scope, True)
+        return truth is not Truth.FALSE
 
     def run_if(self, node: ast.If, scope: Scope, rest: list[ast.stmt]) -> bool:
         """Both sides where the condition is not known, one where it is."""
@@ -365,6 +371,8 @@ class Interpreter:
             return managers.run_capture_query(self, node, value, scope, rest)
         work = self.step.work
         truth = self.truth(value, node.test, "if", report_step=False)
+        if truth is Truth.HOST and self.recording:
+            truth = known(steady.long_enough(node.test, node.body, node.orelse))
         if truth is Truth.TRUE:
             self.narrow(node.test, scope, True)
             return self.run(node.body, scope)
@@ -456,6 +464,8 @@ class Interpreter:
         for _ in range(2):
             before = self.save(scope)
             truth = self.truth(self.eval(node.test, scope), node.test, "while")
+            if truth is Truth.HOST and self.recording:
+                truth = known(steady.long_enough(node.test, node.body, []))
             if truth is Truth.FALSE:
                 break
             with self.uncertain(truth), managers.in_loop(self):
@@ -1109,6 +1119,8 @@ class Interpreter:
         """One comparison."""
         match op:
             case ast.Is() | ast.IsNot():
+                if self.decoding and right == NONE and self.is_carried(node.left, left):
+                    return Const(isinstance(op, ast.IsNot))
                 return identical(left, right, isinstance(op, ast.IsNot))
             case ast.In() | ast.NotIn():
                 return self.contains(left, right, node, isinstance(op, ast.NotIn))
@@ -1130,7 +1142,22 @@ class Interpreter:
             if known and not (isinstance(left, Dtype) and same):
                 return Const(same if isinstance(op, ast.Eq) else not same)
             return Number()
+        compared = COMPARE.get(type(op))
+        if self.decoding and compared is not None:
+            settled = steady.settled(compared, node, left, right)
+            return Const(settled) if settled is not None else arithmetic(left, right)
         return arithmetic(left, right)
+
+    def is_carried(self, node: ast.expr, value: Value) -> bool:
+        """True for a cache, and for what the running function took out of one: earlier steps have filled it."""
+        if not isinstance(node, ast.Name) or value == NONE or not any(o in (NONE, UNKNOWN) for o in options(value)):
+            return False
+        function = getattr(self.stack[-1].definition, "node", None)
+        if function is None or node.id in steady.CARRIED:
+            return node.id in steady.CARRIED
+        if function not in self.carried:
+            self.carried[function] = steady.taken_from_caches(function)
+        return node.id in self.carried[function]
 
     def contains(self, left: Value, right: Value, node: ast.AST, negated: bool) -> Value:
         """``x in y``: over a device tensor it is a read; over a dict of known keys it is known."""
@@ -1381,6 +1408,11 @@ class Interpreter:
                         self.heap.replace(holder, slots={**found.slots, name: filtered(value, wanted)})
             case _:
                 pass
+
+
+def known(answer: bool | None) -> Truth:
+    """What a condition says whose answer may be known."""
+    return Truth.HOST if answer is None else Truth.TRUE if answer else Truth.FALSE
 
 
 def doubted(doubt: int) -> Confidence:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from capturelint.static.calls import GRAPH_MODES, compiles_with_graphs
 from capturelint.static.index import ClassDef, FunctionDef, Module
+from capturelint.static.steady import base_name
 
 DECODE_NAME = re.compile(
     r"_?(forward_decode|decode_forward|decode_(one_)?(step|token)|decode_one|step_decode|single_token_decode|run_decode_step"
@@ -361,13 +362,6 @@ def filled(node: ast.AST) -> set[str]:
             return {base_name(target)}
         case _:
             return set()
-
-
-def base_name(node: ast.expr) -> str:
-    """``x`` of ``x.a[0].b``; nothing where it does not start with a name."""
-    while isinstance(node, (ast.Attribute, ast.Subscript)):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else ""
 
 
 def chooses_graph(function: FunctionDef) -> bool:

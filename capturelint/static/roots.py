@@ -21,6 +21,7 @@ from capturelint.static.index import ClassDef, FunctionDef, Index, Module
 from capturelint.static.interpret import FUEL, GUESSED_FUEL, Interpreter
 from capturelint.static.regions import CACHE_WORDS, Entry, EntryKind
 from capturelint.static.state import Call
+from capturelint.static.steady import comes_with_prompt
 from capturelint.static.step_end import finish_step
 from capturelint.static.values import (
     NONE,
@@ -250,6 +251,7 @@ def function_step(stage: Stage, vm: Interpreter, entry: Entry) -> Prepared | Non
     definition = entry.function
     if definition is None:
         return None
+    vm.decoding = True
     function: Value = Function(definition, definition.module, definition.owner)
     names = [argument.arg for argument in definition.node.args.args]
     args: list[Value] = []
@@ -275,15 +277,18 @@ def parameters(stage: Stage, vm: Interpreter, definition: FunctionDef) -> Iterat
         if bound is not None:
             yield argument.arg, bound
             continue
+        if vm.decoding and comes_with_prompt(argument.arg):
+            yield argument.arg, NONE
+            continue
         value = described(vm, argument, definition.module)
         default = defaults.get(argument.arg)
         if default is not None:
             given = vm.quiet_eval(default, Scope(definition.module))
             # What decode code does not usually pass (labels, output flags) keeps its default.
             usual = argument.arg in vm.catalog.parameters or argument.arg in (CACHE_WORDS | CARRIED)
-            value = join(given, value) if usual and value is not UNKNOWN else given
-            if argument.arg in CARRIED:
-                value = present(value)
+            carried = argument.arg in CARRIED
+            value = join(given, value) if carried or (usual and value is not UNKNOWN) else given
+            value = present(value) if carried else value
         yield argument.arg, value
 
 

@@ -1,0 +1,169 @@
+"""What is so in every steady decode step: one token a row, a past, no images, containers that are long enough.
+
+A condition that only the first step, a prompt or a larger batch than any before can change is settled here, by what it
+asks and by the names that models give lengths. Nothing is settled about a number that changes at every step but whether
+it is zero.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+
+from capturelint.arguments import CACHES, COUNTERS, TOKENS
+from capturelint.static.values import Const, Number, Union, Unknown, Value, constant, varies_of
+from capturelint.vocabulary import Varies
+
+ROWS = frozenset(
+    f"{what}_{how}" for what in ("seq", "q", "q_seq", "query", "tgt", "target") for how in ("len", "length")
+) | {"seqlen", "sequence_length", "input_length", "num_new_tokens"}
+"""Names of the number of tokens that a step is given for each row."""
+WIDE = frozenset([*TOKENS, "input_shape", "inputs_embeds", "hidden_states", "hidden", "h", "hidden_state"])
+"""What has a token in its second dimension, or the shape of that."""
+PAST = (COUNTERS - {"step", "cur_step", "seq_len", "seqlen"}) | {"past_seen_tokens", "past_kv_len", "past_kv_length"}
+"""Names of how much came before."""
+CARRIED = frozenset([*CACHES, "cache_params", "inference_params", "layer_past", "past"])
+"""What earlier steps filled."""
+PROMPT = re.compile(r"(pixel|image|video|media)s?(_(?!.*(token|ids|idx)s?\Z)\w+)?\Z")
+"""Arguments that come with a prompt."""
+
+
+def taken_from_caches(function: ast.AST) -> frozenset[str]:
+    """The names that statements of a function give to what they take out of a cache."""
+    assigned = [node for node in ast.walk(function) if isinstance(node, ast.Assign)]
+    taken = [target for node in assigned if base_name(node.value) in CARRIED for target in node.targets]
+    return frozenset(target.id for target in taken if isinstance(target, ast.Name))
+
+
+def base_name(node: ast.expr) -> str:
+    """``cache`` of ``cache.get(layer)[0].state``; nothing where an expression does not start with a name."""
+    while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call)):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def comes_with_prompt(name: str) -> bool:
+    """Whether an argument is given with a prompt only: pictures, and what is said of them."""
+    return PROMPT.match(name) is not None
+
+
+def settled(compare: Callable[..., object], test: ast.Compare, left: Value, right: Value) -> bool | None:
+    """The answer of a comparison in a decode step, where every such step gives the same."""
+    if len(test.ops) != 1:
+        return None
+    first, second, mirrored = test.left, test.comparators[0], isinstance(left, Const)
+    if mirrored:
+        first, second, left, right = second, first, right, left
+    limit = constant(right)
+    if isinstance(limit, bool) or not isinstance(limit, int) or not is_open(left):
+        return None
+    one = is_row(first) and varies_of(left) is not Varies.PER_STEP
+    if not one and not (limit == 0 and is_past(first)):
+        return None
+    return bool(compare(limit, 1) if mirrored else compare(1, limit))
+
+
+def is_open(value: Value) -> bool:
+    """A host number that is not known, or anything."""
+    if isinstance(value, Union):
+        return all(isinstance(option, (Number, Unknown, Const)) for option in value.options)
+    return isinstance(value, (Number, Unknown))
+
+
+def is_row(node: ast.expr) -> bool:
+    """``seq_len``, ``input_ids.shape[1]``, ``hidden_states.size(1)``: tokens of a step, for each row."""
+    match node:
+        case ast.Name(id=name):
+            return name in ROWS
+        case ast.Subscript(value=ast.Attribute(value=ast.Name(id=name), attr="shape"), slice=ast.Constant(value=1)):
+            return name in WIDE
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="size"), args=[ast.Constant(value=1)]):
+            return name in WIDE
+        case _:
+            return False
+
+
+def is_past(node: ast.expr) -> bool:
+    """``past_length``, ``self.cache_len``, ``cache.get_seq_length()``: how much came before."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name in PAST
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="get_seq_length")):
+            return name in CACHES
+        case _:
+            return False
+
+
+def long_enough(test: ast.expr, body: list[ast.stmt], orelse: list[ast.stmt]) -> bool | None:
+    """What a test says that asks whether a container, or a table, is long enough; ``None`` where it asks another thing.
+
+    Warm-up has made it so, if one side of the condition grows it or the other one uses the position that was asked for.
+    """
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        answer = long_enough(test.operand, orelse, body)
+        return None if answer is None else not answer
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1:
+        return None
+    left, right = test.left, test.comparators[0]
+    held, short = sized(left), isinstance(test.ops[0], (ast.Lt, ast.LtE))
+    needed = right
+    if held is None:
+        held, needed, short = sized(right), left, isinstance(test.ops[0], (ast.Gt, ast.GtE))
+    if held is None or not isinstance(test.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
+        return None
+    inside, outside = (orelse, body) if short else (body, orelse)
+    return not short if grows(outside, held, needed) or uses(inside, needed) else None
+
+
+def sized(node: ast.expr) -> str | None:
+    """``self.x`` of ``len(self.x)``, ``self.x.size(0)``, ``self.x.shape[0]``: what outlives a step, and has a size."""
+    match node:
+        case ast.Call(func=ast.Name(id="len"), args=[held]):
+            return ast.unparse(held) if isinstance(held, ast.Attribute) or is_self(held) else None
+        case ast.Call(func=ast.Attribute(value=ast.Attribute() as held, attr="size")):
+            return ast.unparse(held)
+        case ast.Subscript(value=ast.Attribute(value=ast.Attribute() as held, attr="shape")):
+            return ast.unparse(held)
+        case _:
+            return None
+
+
+def is_self(node: ast.expr) -> bool:
+    """``self``."""
+    return isinstance(node, ast.Name) and node.id == "self"
+
+
+def grows(side: list[ast.stmt], held: str, needed: ast.expr) -> bool:
+    """Whether statements put more into a container, replace it, or have its owner do so for the length needed."""
+    owner, names = held.rpartition(".")[0] or held, set(names_in(needed))
+    for node in nodes_of(side):
+        match node:
+            case ast.Attribute(ctx=ast.Store()) if ast.unparse(node) == held:
+                return True
+            case ast.Call(func=ast.Attribute(value=target)) if ast.unparse(target) == held:
+                return True
+            case ast.Call(func=ast.Attribute(value=target)) if ast.unparse(target) == owner:
+                given = [name for argument in node.args for name in names_in(argument)]
+                if names & set(given):
+                    return True
+            case _:
+                pass
+    return False
+
+
+def uses(side: list[ast.stmt], needed: ast.expr) -> bool:
+    """Whether statements look up the very position that was asked for."""
+    wanted = ast.dump(needed)
+    return any(isinstance(node, ast.Subscript) and ast.dump(node.slice) == wanted for node in nodes_of(side))
+
+
+def nodes_of(side: list[ast.stmt]) -> Iterator[ast.AST]:
+    """Every node of some statements."""
+    for statement in side:
+        yield from ast.walk(statement)
+
+
+def names_in(node: ast.expr) -> Iterator[str]:
+    """The names that an expression reads."""
+    return (inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name))
