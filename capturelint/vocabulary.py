@@ -131,6 +131,8 @@ class ObservationKind(Enum):
     FOREIGN_GENERATOR = "foreign-generator"
     REFUSED = "refused"
     """Capture was refused in another way."""
+    RAISED = "raised"
+    """The target's own capture code raised, hung or died outside any capture."""
     SCALAR_CHANGED = "scalar-changed"
     """The same call took another host number at a later eager step."""
     TENSOR_CHANGED = "tensor-changed"

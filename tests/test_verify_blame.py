@@ -318,6 +318,37 @@ def test_a_look_up_that_runs_off_the_buckets_is_a_gap(tmp_path):
     assert driven(tmp_path, source) == ("crash", [("bucket-gap", marked(source))])
 
 
+UNKNOWN = """
+@torch.no_grad()
+def drive(device):
+    return {"expected": torch.zeros(1), "got": build().no_such_method()}  # here
+"""
+
+
+def test_a_driver_that_raises_by_itself_is_not_said_to_be_refused(tmp_path):
+    source = DRIVER + UNKNOWN
+    *_, result = messages_of(plan(write_target(tmp_path, source), driver="drive", buckets=(0,)))
+    (finding,) = blame(result.observations, 0, Suspects())
+    assert (finding.place.line, "outside any capture" in finding.message) == (marked(source), True)
+
+
+BEYOND = """
+@torch.no_grad()
+def drive(device):
+    model, at = build(), torch.zeros(1, dtype=torch.long, device=device)
+    graph, output = capture(lambda: model.cache.index_copy_(0, at, at[None] + torch.zeros(1, 4, device=device)))
+    for i in range(9):
+        at.fill_(i)
+        graph.replay()  # here
+    return {"expected": output, "got": output}
+"""
+
+
+def test_a_replay_that_fails_is_told_at_its_line(tmp_path):
+    source = DRIVER + BEYOND
+    assert driven(tmp_path, source) == ("replay-differs", [("unexplained", marked(source))])
+
+
 def test_a_right_driver_has_no_finding(tmp_path):
     assert driven(tmp_path, DRIVER + AROUND.replace("BETWEEN", "pass")) == ("ok", [])
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from runtime_here import plan
+from runtime_here import plan, write_target
 
 from capturelint.runtime.blame import Suspects
 from capturelint.runtime.verify import Limits, verify
@@ -64,6 +64,31 @@ def test_memory_beyond_the_limit_is_the_buckets_verdict(verified):
 def test_memory_that_fills_slowly_ends_at_the_limit_and_not_at_the_time_out(verified):
     report = verified("step:slow-memory:1", (1,), memory_gib=1.0, timeout_s=4.0)
     assert [bucket.verdict for bucket in report.buckets] == [Verdict.OUT_OF_MEMORY]
+
+
+LATE = """
+import torch
+
+@torch.no_grad()
+def drive(device):
+    layer, slots = torch.nn.Embedding(4, 4).to(device), {"x": torch.zeros(2, dtype=torch.long, device=device)}
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        output = layer(slots["x"])
+    slots["x"] = torch.ones_like(slots["x"])  # here
+    graph.replay()
+    raise RuntimeError("CUDA error: device-side assert triggered")
+"""
+
+
+def test_an_error_of_the_device_that_comes_late_is_looked_into_by_another_process(tmp_path):
+    target = write_target(tmp_path, LATE)
+    report = verify(plan(target, driver="drive", buckets=(0,)), Limits(120.0, None), Suspects())
+    assert [bucket.verdict for bucket in report.buckets] == [Verdict.REPLAY_DIFFERS]
+    assert "after 1 replays" in report.buckets[0].message
+    (finding,) = report.findings
+    line = next(n for n, text in enumerate(LATE.splitlines(), 1) if text.endswith("# here"))
+    assert (finding.rule, finding.place.line) == ("input-rebind", line)
 
 
 def test_a_process_that_leaves_is_a_crash(verified):

@@ -45,6 +45,7 @@ DEFAULT_RULES: Mapping[ObservationKind, str] = {
     ObservationKind.UNJOINED_STREAM: "stream-misuse",
     ObservationKind.FOREIGN_GENERATOR: "generator",
     ObservationKind.REFUSED: "unsafe-operation",
+    ObservationKind.RAISED: "unexplained",
     ObservationKind.SCALAR_CHANGED: "baked-scalar",
     ObservationKind.TENSOR_CHANGED: "baked-scalar",
     ObservationKind.SHAPE_CHANGED: "baked-scalar",
@@ -72,6 +73,7 @@ MESSAGES: Mapping[ObservationKind, str] = {
     ObservationKind.UNJOINED_STREAM: "`{code}` starts work that the capture's stream never waits for",
     ObservationKind.FOREIGN_GENERATOR: "`{code}` draws from a generator that the graph does not know",
     ObservationKind.REFUSED: "`{code}` fails while it is captured",
+    ObservationKind.RAISED: "`{code}` fails outside any capture",
     ObservationKind.SCALAR_CHANGED: "a number in `{code}` is frozen at {before}",
     ObservationKind.TENSOR_CHANGED: "the choice of `{before}` in `{code}` is frozen",
     ObservationKind.SHAPE_CHANGED: "a shape in `{code}` is frozen at {before}",
@@ -235,7 +237,7 @@ def rule_name(observation: Observation, spot: Spot | None) -> str:
             return "cache-growth"
         case ObservationKind.ADDRESS_CHANGED if observation.before == "None":
             return "lazy-init"
-        case ObservationKind.REFUSED if spot is not None and is_missing_bucket(observation, spot):
+        case ObservationKind.REFUSED | ObservationKind.RAISED if spot and is_missing_bucket(observation, spot):
             return "bucket-gap"
         case ObservationKind.REFUSED if not any(words in observation.text for words in CAPTURE_WORDS):
             return "unexplained"

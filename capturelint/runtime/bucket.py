@@ -29,7 +29,7 @@ from capturelint.runtime.states import Origin, UnequalCopiesError
 from capturelint.runtime.target import Target
 from capturelint.runtime.timeline import Operations
 from capturelint.runtime.trace import Call, Recorder
-from capturelint.runtime.witness import aftermath, is_out_of_memory, refusal
+from capturelint.runtime.witness import aftermath, is_broken, is_out_of_memory, refusal
 from capturelint.vocabulary import ObservationKind, Verdict
 
 FROZEN = {
@@ -136,7 +136,7 @@ def replay_and_judge(session: Session, bucket: int, reference: Reference, captur
         message = f"replay fails in step {session.channel.now.step}, where eager does not: {text}"
         found = causes or ([] if is_broken(error) else explanation(session, bucket))
         seen = tuple(found) or (Observation(ObservationKind.VALUES_DIFFER, message, step=session.channel.now.step),)
-        result = BucketResult(bucket, Verdict.REPLAY_DIFFERS, message=message, observations=seen)
+        result = BucketResult(bucket, Verdict.REPLAY_DIFFERS, message=message, observations=seen, is_lost=True)
         return Judged(result, unfit=True)
     return judge(session, bucket, reference, captured, run)
 
@@ -214,13 +214,9 @@ def refused(
         tolerance=reference.tolerance,
         message=seen.text,
         observations=(seen,),
+        is_lost=True,
     )
     return Judged(result, reference=reference, unfit=True)
-
-
-def is_broken(error: BaseException) -> bool:
-    """Whether the device can do nothing more after this error."""
-    return "CUDA error" in str(error)
 
 
 def judge(session: Session, bucket: int, reference: Reference, captured: Captured, run: Run) -> Judged:

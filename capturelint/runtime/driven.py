@@ -29,6 +29,7 @@ from capturelint.runtime.patched import patched
 from capturelint.runtime.project import Project
 from capturelint.runtime.states import RandomState
 from capturelint.runtime.trace import Call, Recorder, Watch, each_tensor, key_of, short_name
+from capturelint.vocabulary import ObservationKind
 
 MAX_SLOTS = 2000
 ERRORS = (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError, AssertionError)
@@ -119,6 +120,12 @@ class DrivenRun(Watch):  # type: ignore[no-untyped-call]
         self.holders: dict[int, set[str]] = {}
         self.kept: list[tuple[str, Epoch]] = []
         self.quiet = False
+        self.failures: list[Observation] = []
+
+    @property
+    def all_captures(self) -> list[Taken]:
+        """The captures, one that was never ended with them."""
+        return [*self.captures, *([self.capturing] if self.capturing is not None else [])]
 
     def __torch_dispatch__(
         self,
@@ -183,8 +190,14 @@ class DrivenRun(Watch):  # type: ignore[no-untyped-call]
 
         @functools.wraps(launch)
         def noted_replay(self_: Any) -> Any:  # noqa: ANN401 - torch's own signature
-            run.replay(self_, sys._getframe(1))
-            return launch(self_)
+            try:
+                run.replay(self_, sys._getframe(1))
+                launched = launch(self_)
+                torch.cuda.synchronize()
+            except ERRORS as error:
+                run.failures.append(run.failed_replay(error, sys._getframe(1)))
+                raise
+            return launched
 
         with patched(graph, {"capture_begin": noted_begin, "capture_end": noted_end, "replay": noted_replay}):
             yield
@@ -222,6 +235,12 @@ class DrivenRun(Watch):  # type: ignore[no-untyped-call]
             self.found = self.compare(taken)
         self.note_holders(taken, project_frames(self.project, frame))
         self.epochs.append(Epoch(taken, self.project.spots(frame), len(self.log.lines)))
+
+    def failed_replay(self, error: BaseException, frame: FrameType) -> Observation:
+        """A replay, or the eager step in front of it, that raises: the device is waited for, so its error comes here."""
+        text = " ".join(str(error).split("\n")[0].split())
+        message = f"the captured step fails at replay {len(self.epochs)}: {type(error).__name__}: {text}"
+        return Observation(ObservationKind.VALUES_DIFFER, message, self.project.spots(frame))
 
     def note_holders(self, taken: Taken, frames: Sequence[FrameType]) -> None:
         """Attributes and items that hold what the graph writes, and did not at the replay before."""

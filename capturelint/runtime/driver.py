@@ -15,15 +15,16 @@ import torch
 from capturelint.errors import TargetError
 from capturelint.runtime.channel import Channel
 from capturelint.runtime.compare import compare, tolerance
-from capturelint.runtime.driver_causes import causes
+from capturelint.runtime.driver_causes import causes, refused_calls, watched_run
 from capturelint.runtime.eager import DEVICE
 from capturelint.runtime.forks import Forks
+from capturelint.runtime.launches import Launches
 from capturelint.runtime.observations import BucketResult, Observation
 from capturelint.runtime.outputs import Leaf, leaves
 from capturelint.runtime.project import Project
 from capturelint.runtime.protocol import Plan, Stage
 from capturelint.runtime.target import pick
-from capturelint.runtime.witness import REFUSALS, is_out_of_memory, refusal
+from capturelint.runtime.witness import AFTERMATH, REFUSALS, aftermath, is_broken, is_out_of_memory, refusal
 from capturelint.vocabulary import ObservationKind, Verdict
 
 DRIVEN = 0
@@ -37,14 +38,18 @@ def run_driver(plan: Plan, channel: Channel, project: Project) -> None:
     assert plan.driver is not None
     driver = pick(path, plan.driver)
     channel.enter(Stage.DRIVER, DRIVEN)
-    forks = Forks(project)
+    if plan.traced:
+        channel.send(traced(driver, project))
+        return
+    forks, launches = Forks(project), Launches()
     try:
-        with forks.watching():
+        with forks.watching(), launches.watching():
             returned = driver(DEVICE)
             torch.cuda.synchronize()
             channel.look()
     except BaseException as error:  # noqa: BLE001 - the driver may raise anything, sys.exit included
-        channel.send(failed(error, project, forks))
+        result = failed(error, project, forks, launches)
+        channel.send(explained(result, driver, project) if launches.in_replay and not is_broken(error) else result)
         return
     if isinstance(returned, Mapping) and returned.keys() >= {"expected", "got"}:
         expected, got = returned["expected"], returned["got"]
@@ -58,10 +63,18 @@ def run_driver(plan: Plan, channel: Channel, project: Project) -> None:
     channel.send(result)
 
 
+def traced(driver: Callable[[str], object], project: Project) -> BucketResult:
+    """The causes alone, in a process that the driver's own run has not broken."""
+    run = watched_run(driver, project)
+    if refused := refused_calls(run):
+        return BucketResult(DRIVEN, Verdict.CAPTURE_ERROR, observations=refused)
+    return BucketResult(DRIVEN, Verdict.REPLAY_DIFFERS, observations=tuple(causes(run, driver, project)))
+
+
 def explained(result: BucketResult, driver: Callable[[str], object], project: Project) -> BucketResult:
     """A wrong result with its causes; as it is where none is seen, or where looking for them fails."""
     try:
-        found = causes(driver, project)
+        found = causes(watched_run(driver, project), driver, project)
     except Exception as error:  # noqa: BLE001 - the target's code runs again here and may raise anything
         found = [Observation(ObservationKind.VALUES_DIFFER, f"looking for the cause failed: {error}")]
     return replace(result, observations=tuple(found) or result.observations)
@@ -110,11 +123,23 @@ def differs(message: str, worst: float, allowed: float, steps: int, at: int) -> 
     )
 
 
-def failed(error: BaseException, project: Project, forks: Forks) -> BucketResult:
-    """The result of a driver that raised: a refused capture, no memory, or an error of its own."""
-    seen = refusal(error, project, [], forks.unjoined, 0)
+def failed(error: BaseException, project: Project, forks: Forks, launches: Launches) -> BucketResult:
+    """The result of a driver that raised: no memory, a refused capture, a failed replay, or an error of its own."""
+    seen = aftermath(refusal(error, project, [], forks.unjoined, 0), (), forks.queried)
     if is_out_of_memory(error):
-        return BucketResult(DRIVEN, Verdict.OUT_OF_MEMORY, message=seen.text, observations=(seen,))
-    is_refusal = seen.kind is not ObservationKind.REFUSED or any(word in seen.text for word in REFUSALS)
-    verdict = Verdict.CAPTURE_ERROR if is_refusal else Verdict.CRASH
-    return BucketResult(DRIVEN, verdict, message=seen.text, observations=(seen,))
+        return BucketResult(DRIVEN, Verdict.OUT_OF_MEMORY, message=seen.text)
+    if launches.in_capture or any(word in seen.text for word in (*REFUSALS, AFTERMATH)):
+        return BucketResult(DRIVEN, Verdict.CAPTURE_ERROR, message=seen.text, observations=(seen,), is_lost=True)
+    if launches.in_replay or (is_broken(error) and launches.num_replays):
+        return failed_replay(seen.text, launches)
+    seen = replace(seen, kind=ObservationKind.RAISED)
+    return BucketResult(DRIVEN, Verdict.CRASH, message=seen.text, observations=(seen,))
+
+
+def failed_replay(text: str, launches: Launches) -> BucketResult:
+    """The result where the device fails once graphs are replayed; the line of its error is that of some later call."""
+    where = f"replay {launches.num_replays} fails" if launches.in_replay else "the device fails after"
+    count = "" if launches.in_replay else f" {launches.num_replays} replays"
+    message = f"{where}{count}, where no line is known: {text}"
+    seen = Observation(ObservationKind.VALUES_DIFFER, message)
+    return BucketResult(DRIVEN, Verdict.REPLAY_DIFFERS, message=message, observations=(seen,), is_lost=True)

@@ -26,24 +26,39 @@ from capturelint.runtime.patched import patched
 from capturelint.runtime.project import Project
 from capturelint.runtime.syntax import parsed
 from capturelint.runtime.trace import Argument, Call
+from capturelint.runtime.witness import AFTERMATH, REFUSALS, aftermath
 from capturelint.vocabulary import ObservationKind
 
 KEEPING = {"append", "appendleft", "extend", "insert", "add", "put", "setdefault", "update"}
 Driver = Callable[[str], object]
 
 
-def causes(driver: Driver, project: Project) -> list[Observation]:
-    """Why a driver's answers are wrong; empty where the recorders see nothing that explains it."""
+def watched_run(driver: Driver, project: Project) -> DrivenRun:
+    """The driver once more, under the recorders; whatever it raises, they have seen what came before."""
     run = DrivenRun(project, differences)
     with contextlib.suppress(*ERRORS), run.watching(), run.log.recording(), run:
         driver(DEVICE)
         torch.cuda.synchronize()
+    return run
+
+
+def refused_calls(run: DrivenRun) -> tuple[Observation, ...]:
+    """The call of a capture that was refused, where the error that came out was a later one."""
+    calls = [call for taken in run.all_captures for call in taken.recorder.calls]
+    if not any(word in call.failed for call in calls for word in REFUSALS):
+        return ()
+    seen = aftermath(Observation(ObservationKind.REFUSED, AFTERMATH), calls)
+    return (seen,) if seen.spots else ()
+
+
+def causes(run: DrivenRun, driver: Driver, project: Project) -> list[Observation]:
+    """Why a driver's answers are wrong; empty where the recorders see nothing that explains it."""
     if run.found:
         return run.found
     if moved := list(unique(moved_inputs(run))):
         return moved
     found = [*overwritten_outputs(run), *freed(driver, project), *wrapped_writes(run)]
-    return found or held_outputs(run) or list(unique(advanced_state(run)))
+    return found or held_outputs(run) or list(unique(advanced_state(run))) or run.failures
 
 
 def freed(driver: Driver, project: Project) -> list[Observation]:

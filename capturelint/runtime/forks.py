@@ -20,7 +20,10 @@ from capturelint.runtime.project import Project
 
 @dataclass(slots=True)
 class Forks:
-    """Lines that entered a stream, by the stream's handle; joined ones are taken out. Lines that asked for progress."""
+    """Lines that entered a stream, by the stream's handle; joined ones are taken out.
+
+    ``queried`` are the lines that asked for progress while a capture was open, or waited.
+    """
 
     project: Project
     entered: dict[int, tuple[Spot, ...]] = field(default_factory=dict)
@@ -28,7 +31,7 @@ class Forks:
 
     @contextmanager
     def watching(self) -> Iterator[Forks]:
-        """Note ``with torch.cuda.stream(s)``, ``wait_stream`` and ``query`` while entered."""
+        """Note ``with torch.cuda.stream(s)``, ``wait_stream``, and what asks for progress or waits, while entered."""
         context, stream, event = torch.cuda.StreamContext, torch.cuda.Stream, torch.cuda.Event
         enter, wait_stream = context.__enter__, stream.wait_stream
         ask_stream, ask_event = stream.query, event.query
@@ -42,9 +45,10 @@ class Forks:
             self.entered.pop(handle(other), None)
             return wait_stream(self_, other)
 
-        def noting(ask: Callable[[Any], bool]) -> Callable[[Any], bool]:
-            def noted_query(self_: Any) -> bool:  # noqa: ANN401 - torch's own signature
-                self.queried.append(self.project.spots(sys._getframe(1)))
+        def noting(ask: Callable[[Any], Any]) -> Callable[[Any], Any]:
+            def noted_query(self_: Any) -> Any:  # noqa: ANN401 - torch's own signature
+                if torch.cuda.is_current_stream_capturing():
+                    self.queried.append(self.project.spots(sys._getframe(1)))
                 return ask(self_)
 
             return noted_query
@@ -54,6 +58,8 @@ class Forks:
             (stream, "wait_stream", noted_wait, wait_stream),
             (stream, "query", noting(ask_stream), ask_stream),
             (event, "query", noting(ask_event), ask_event),
+            (stream, "synchronize", noting(stream.synchronize), stream.synchronize),
+            (event, "synchronize", noting(event.synchronize), event.synchronize),
         ]
         for owner, name, noted, _ in patched:
             setattr(owner, name, noted)

@@ -60,6 +60,7 @@ class BucketResult:
     the replayed steps, of which the first is step ``first_step``. ``argmax_margin`` is the smallest distance of the two
     best logits of a row, relative to the largest value too. ``kernels`` are those of one eager step, and ``busy_share``
     is the part of it in which the GPU works, by the profiler. ``operations`` are those of the captured step, in order.
+    ``is_lost``: the process that saw the fault could not look for its cause any more.
     ``device_bytes`` is the most that the process held of the device, the graphs of larger sizes included.
     """
 
@@ -90,6 +91,7 @@ class BucketResult:
     eager_timeline: Timeline | None = None
     replay_timeline: Timeline | None = None
     device_bytes: int | None = None
+    is_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,7 +199,8 @@ def settle_end(ledger: Ledger, ended: Ended, limits: Limits) -> None:
     if bucket in ledger.results:
         ledger.notes.append(f"batch {bucket}: {message}, after the verdict; nothing more was measured")
         return
-    observations = (Observation(ObservationKind.REFUSED, message, spots, step=ended.last.step),) if spots else ()
+    kind = ObservationKind.REFUSED if stage is Stage.CAPTURE else ObservationKind.RAISED
+    observations = (Observation(kind, message, spots, step=ended.last.step),) if spots else ()
     ledger.results[bucket] = BucketResult(
         bucket,
         verdict,
@@ -228,19 +229,19 @@ def target_spots(spots: tuple[Spot, ...], target: str) -> tuple[Spot, ...]:
 
 
 def retrace(ledger: Ledger, limits: Limits, tell: Callable[[Progress], None]) -> None:
-    """Try again under the recorders where a refusal or a failed replay left no line."""
+    """Try again under the recorders where a process could not look for the line any more.
+
+    A driver's message stays: the second run looks for causes only, and may not fail at all.
+    """
     for size, result in list(ledger.results.items()):
-        if result.verdict not in (Verdict.CAPTURE_ERROR, Verdict.REPLAY_DIFFERS) or any(
-            seen.spots for seen in result.observations
-        ):
-            continue
-        if ledger.plan.driver is not None:
-            continue
-        if "replay fails" not in result.message and result.verdict is Verdict.REPLAY_DIFFERS:
+        if not result.is_lost or any(seen.spots for seen in result.observations):
             continue
         run_worker(replace(ledger.plan, buckets=(size,), traced=True), limits, ledger, tell)
-        if not any(seen.spots for seen in ledger.results[size].observations):
+        again = ledger.results[size]
+        if not any(seen.spots for seen in again.observations):
             ledger.results[size] = result
+        elif ledger.plan.driver is not None:
+            ledger.results[size] = replace(again, message=result.message)
 
 
 def report_of(ledger: Ledger, suspects: Suspects) -> VerifyReport:

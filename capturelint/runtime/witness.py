@@ -49,6 +49,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
+def is_broken(error: BaseException) -> bool:
+    """Whether the device can do nothing more after this error."""
+    return "CUDA error" in str(error)
+
+
 def refusal(
     error: BaseException, project: Project, eager: Sequence[Call], unjoined: tuple[Spot, ...], step: int
 ) -> Observation:
