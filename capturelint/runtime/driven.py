@@ -237,7 +237,7 @@ class DrivenRun(Watch):  # type: ignore[no-untyped-call]
         self.epochs.append(Epoch(taken, self.project.spots(frame), len(self.log.lines)))
 
     def failed_replay(self, error: BaseException, frame: FrameType) -> Observation:
-        """A replay, or the eager step in front of it, that raises: the device is waited for, so its error comes here."""
+        """A replay, or the eager step in front of it, that raises: it is waited for, so that its error comes here."""
         text = " ".join(str(error).split("\n")[0].split())
         message = f"the captured step fails at replay {len(self.epochs)}: {type(error).__name__}: {text}"
         return Observation(ObservationKind.VALUES_DIFFER, message, self.project.spots(frame))
