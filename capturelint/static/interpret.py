@@ -144,8 +144,6 @@ class Interpreter:
         self.instances: dict[object, Value] = {}
         self.remembered: dict[object, Value] = {}
         """What functions that keep their answers gave, by function and arguments."""
-        self.carried: dict[ast.AST, frozenset[str]] = {}
-        """The names that a function gives to what it takes out of caches."""
         self.records: dict[ast.AST, ClassDef] = {}
         """Classes that calls like ``namedtuple`` made."""
         self.rebound: dict[Module | ClassDef | Scope, Ref] = {}
@@ -313,6 +311,8 @@ class Interpreter:
     def run_assign(self, node: ast.Assign, scope: Scope) -> None:
         """``a = b = value``."""
         value = self.eval(node.value, scope)
+        if self.decoding and steady.base_name(node.value) in steady.CARRIED:
+            scope.carried |= {target.id for target in node.targets if isinstance(target, ast.Name)}
         for target in node.targets:
             self.assign(target, value, scope, node)
 
@@ -359,10 +359,13 @@ class Interpreter:
         return False
 
     def run_assert(self, node: ast.Assert, scope: Scope) -> bool:
-        """``assert``: a condition on the device is read; one that does not hold ends the path."""
+        """``assert``: a condition on the device is read; one that does not hold ends the path.
+
+        In set-up it says that the configuration is another than the one by default.
+        """
         truth = self.truth(self.eval(node.test, scope), node.test, "assert")
         self.narrow(node.test, scope, True)
-        return truth is not Truth.FALSE
+        return truth is not Truth.FALSE or self.phase is Phase.SET_UP
 
     def run_if(self, node: ast.If, scope: Scope, rest: list[ast.stmt]) -> bool:
         """Both sides where the condition is not known, one where it is."""
@@ -1108,6 +1111,8 @@ class Interpreter:
         results: list[Value] = []
         for at, (op, operand) in enumerate(zip(node.ops, node.comparators, strict=True)):
             right = self.eval(operand, scope)
+            if self.decoding and right == NONE and steady.is_filled(node.left, left, scope):
+                return Const(not isinstance(op, (ast.Is, ast.Eq)))
             result = self.compare(op, left, right, node)
             if at < len(node.ops) - 1:
                 self.truth(result, node, "chain", report_step=False)
@@ -1118,9 +1123,11 @@ class Interpreter:
     def compare(self, op: ast.cmpop, left: Value, right: Value, node: ast.Compare) -> Value:
         """One comparison."""
         match op:
+            case ast.Eq() | ast.NotEq() if (
+                NONE in (left, right) and not isinstance(left, Union) and is_number(right if left == NONE else left)
+            ):
+                return Const(isinstance(op, ast.NotEq))
             case ast.Is() | ast.IsNot():
-                if self.decoding and right == NONE and self.is_carried(node.left, left):
-                    return Const(isinstance(op, ast.IsNot))
                 return identical(left, right, isinstance(op, ast.IsNot))
             case ast.In() | ast.NotIn():
                 return self.contains(left, right, node, isinstance(op, ast.NotIn))
@@ -1147,17 +1154,6 @@ class Interpreter:
             settled = steady.settled(compared, node, left, right)
             return Const(settled) if settled is not None else arithmetic(left, right)
         return arithmetic(left, right)
-
-    def is_carried(self, node: ast.expr, value: Value) -> bool:
-        """True for a cache, and for what the running function took out of one: earlier steps have filled it."""
-        if not isinstance(node, ast.Name) or value == NONE or not any(o in (NONE, UNKNOWN) for o in options(value)):
-            return False
-        function = getattr(self.stack[-1].definition, "node", None)
-        if function is None or node.id in steady.CARRIED:
-            return node.id in steady.CARRIED
-        if function not in self.carried:
-            self.carried[function] = steady.taken_from_caches(function)
-        return node.id in self.carried[function]
 
     def contains(self, left: Value, right: Value, node: ast.AST, negated: bool) -> Value:
         """``x in y``: over a device tensor it is a read; over a dict of known keys it is known."""
@@ -1338,7 +1334,8 @@ class Interpreter:
             if report_step:
                 self.report_varying(value, node, "branch")
             return Truth.STEP
-        return answers.pop() if len(answers) == 1 else Truth.HOST
+        answer = answers.pop() if len(answers) == 1 else Truth.HOST
+        return known(steady.flag(node)) if answer is Truth.HOST and self.decoding else answer
 
     def truth_of(self, value: Value) -> Truth:
         """The truth of one alternative."""

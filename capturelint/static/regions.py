@@ -24,6 +24,10 @@ CACHE_WORDS = frozenset(
     [
         "past_key_values",
         "past_key_value",
+        "past_kv",
+        "past_kvs",
+        "start_pos",
+        "cache",
         "kv_cache",
         "kv_caches",
         "cache_position",

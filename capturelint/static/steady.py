@@ -12,9 +12,27 @@ import re
 from collections.abc import Callable, Iterator
 
 from capturelint.arguments import CACHES, COUNTERS, TOKENS
-from capturelint.static.values import Const, Number, Union, Unknown, Value, constant, varies_of
+from capturelint.static.values import (
+    NONE,
+    UNKNOWN,
+    Const,
+    Number,
+    Scope,
+    Union,
+    Unknown,
+    Value,
+    constant,
+    options,
+    varies_of,
+)
 from capturelint.vocabulary import Varies
 
+PREFILL = re.compile(r"_*(is_|in_)?(all_)?(prefill|prompt)(_(stage|mode|phase|run))?\Z")
+"""Flags that say that a prompt is processed."""
+PREFILLS = re.compile(r"num_(prefill|prompt)(s|_tokens|_seqs|_reqs)?\Z")
+"""Names of how many rows are prompts."""
+DECODE = frozenset(["is_decode", "is_decoding", "decoding", "is_decode_only", "has_previous_state"])
+"""Flags that say that one is not."""
 ROWS = frozenset(
     f"{what}_{how}" for what in ("seq", "q", "q_seq", "query", "tgt", "target") for how in ("len", "length")
 ) | {"seqlen", "sequence_length", "input_length", "num_new_tokens"}
@@ -29,11 +47,11 @@ PROMPT = re.compile(r"(pixel|image|video|media)s?(_(?!.*(token|ids|idx)s?\Z)\w+)
 """Arguments that come with a prompt."""
 
 
-def taken_from_caches(function: ast.AST) -> frozenset[str]:
-    """The names that statements of a function give to what they take out of a cache."""
-    assigned = [node for node in ast.walk(function) if isinstance(node, ast.Assign)]
-    taken = [target for node in assigned if base_name(node.value) in CARRIED for target in node.targets]
-    return frozenset(target.id for target in taken if isinstance(target, ast.Name))
+def is_filled(node: ast.expr, value: Value, scope: Scope) -> bool:
+    """True for a cache, and for what was taken out of one, where it may be there: earlier steps have filled it."""
+    if not isinstance(node, ast.Name) or not (node.id in CARRIED or node.id in scope.carried):
+        return False
+    return value != NONE and any(option in (NONE, UNKNOWN) for option in options(value))
 
 
 def base_name(node: ast.expr) -> str:
@@ -59,9 +77,11 @@ def settled(compare: Callable[..., object], test: ast.Compare, left: Value, righ
     if isinstance(limit, bool) or not isinstance(limit, int) or not is_open(left):
         return None
     one = is_row(first) and varies_of(left) is not Varies.PER_STEP
-    if not one and not (limit == 0 and is_past(first)):
+    none = isinstance(first, (ast.Name, ast.Attribute)) and PREFILLS.match(ast.unparse(first).rpartition(".")[2])
+    if not one and not none and not (limit == 0 and is_past(first)):
         return None
-    return bool(compare(limit, 1) if mirrored else compare(1, limit))
+    size = 0 if none else 1
+    return bool(compare(limit, size) if mirrored else compare(size, limit))
 
 
 def is_open(value: Value) -> bool:
@@ -93,6 +113,18 @@ def is_past(node: ast.expr) -> bool:
             return name in CACHES
         case _:
             return False
+
+
+def flag(node: ast.expr) -> bool | None:
+    """What a flag says in a decode step that tells prompts from decode steps: a name, an attribute, a method."""
+    match node:
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            answer = flag(operand)
+            return None if answer is None else not answer
+        case ast.Call(func=ast.Attribute(attr=name)) | ast.Attribute(attr=name) | ast.Name(id=name):
+            return True if name in DECODE else False if PREFILL.match(name) else None
+        case _:
+            return None
 
 
 def long_enough(test: ast.expr, body: list[ast.stmt], orelse: list[ast.stmt]) -> bool | None:

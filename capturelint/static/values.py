@@ -347,12 +347,14 @@ FALSE = Const(False)
 class Scope:
     """The names of one function call, and the scope that encloses it. Mutable: closures see later assignments."""
 
-    __slots__ = ("globals", "module", "names", "nonlocals", "owner", "parent", "this")
+    __slots__ = ("carried", "globals", "module", "names", "nonlocals", "owner", "parent", "this")
 
     def __init__(self, module: Module, parent: Scope | None = None) -> None:
         self.module = module
         self.parent = parent
         self.names: dict[str, Value] = {}
+        self.carried: frozenset[str] = frozenset()
+        """Names of what was taken out of a cache."""
         self.globals: set[str] = set()
         self.nonlocals: set[str] = set()
         self.owner: ClassDef | None = None
