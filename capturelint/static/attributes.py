@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from capturelint.static import calls, classes, registries
 from capturelint.static.homes import Object, Sort, Store, fresh_tensors, tensors_of
-from capturelint.static.index import ClassDef, FunctionDef
+from capturelint.static.index import ClassDef, FunctionDef, FunctionNode
 from capturelint.static.values import (
     NONE,
     UNKNOWN,
@@ -107,6 +107,8 @@ def load(vm: Interpreter, owner: Value, name: str, node: ast.AST) -> Value:
             return device_attribute(owner, name)
         case Sequence(items=(first, second)) if name in ("values", "indices"):
             return first if name == "values" else second
+        case BoundExternal(owner=Ref(), name="__dict__"):
+            return BoundExternal(owner, name)
         case Const(value=Member() as member):
             return member_attribute(vm, member, name, node)
         case Number() | Text() | Const() | Sequence():
@@ -253,6 +255,8 @@ def instance_attribute(vm: Interpreter, owner: Ref, name: str, node: ast.AST) ->
             return bound(vm, owner, inherited[0], inherited[1], node, name)
         if found.element is not None and not callable_on_module(name):
             return found.element  # set under a name that was put together
+        if name == "__class__":
+            return Class(found.cls)
         if (mapped := renamed_attribute(vm, owner, found.cls, name, node)) is not None:
             return UNKNOWN if mapped == ABSENT else mapped
         base = layer_base(vm, found.cls) if name in ("weight", "bias") else None
@@ -262,12 +266,8 @@ def instance_attribute(vm: Interpreter, owner: Ref, name: str, node: ast.AST) ->
         if name == "training" and (open_ended or is_module(vm, found.cls)):
             return Const(False)  # decode runs in eval mode
         if is_module(vm, found.cls) or found.cls.is_dataclass:
-            if name == "__class__":
-                return Class(found.cls)
             return UNKNOWN if found.opaque and not callable_on_module(name) else BoundExternal(owner, name)
         getter = find_method(vm, found.cls, "__getattr__")
-        if name == "__class__":
-            return Class(found.cls)
         return UNKNOWN if found.opaque or getter or open_ended else BoundExternal(owner, name)
     if isinstance(found.cls, str):
         return external_instance_attribute(vm, owner, found, name)
@@ -280,8 +280,38 @@ ABSENT = External("#absent")
 
 def renamed_attribute(vm: Interpreter, owner: Ref, definition: ClassDef, name: str, node: ast.AST) -> Value | None:
     """What ``__getattribute__`` of an analysed class gives for a name that no slot has; ``None`` without one."""
-    getter = find_method(vm, definition, "__getattribute__")
+    getter = find_getter(vm, definition)
     return vm.call(bound(vm, owner, *getter, node), [Const(name)], {}, node) if getter is not None else None
+
+
+def find_getter(vm: Interpreter, definition: ClassDef, after: ClassDef | None = None) -> tuple[object, ClassDef] | None:
+    """The ``__getattribute__`` that decides what a name gives. One that only checks is run for its events alone."""
+    found = find_method(vm, definition, "__getattribute__", after)
+    while found is not None and not vm.recording and passes_on(found[0]):
+        found = find_method(vm, definition, "__getattribute__", found[1])
+    return found
+
+
+def passes_on(getter: object) -> bool:
+    """Whether a ``__getattribute__`` gives what the next class gives for the very same name, or raises."""
+    if not isinstance(getter, FunctionDef):
+        return False
+    known = getter.module.passing
+    if getter not in known:
+        known[getter] = gives_the_same(getter.node)
+    return known[getter]
+
+
+def gives_the_same(node: FunctionNode) -> bool:
+    """Whether every way out of ``(self, name)`` is ``super().__getattribute__(name)``."""
+    if len(node.args.args) != 2 or not isinstance(node.body[-1], ast.Return):
+        return False
+    name = node.args.args[1].arg
+    inner = list(ast.walk(node))
+    kept = not any(isinstance(n, ast.Name) and n.id == name and not isinstance(n.ctx, ast.Load) for n in inner)
+    asked = (f"super().__getattribute__({name})", f"object.__getattribute__({node.args.args[0].arg}, {name})")
+    returned = [n.value for n in inner if isinstance(n, ast.Return)]
+    return kept and all(value is not None and ast.unparse(value) in asked for value in returned)
 
 
 def plain_attribute(vm: Interpreter, owner: Ref, name: str, node: ast.AST) -> Value:
@@ -290,6 +320,10 @@ def plain_attribute(vm: Interpreter, owner: Ref, name: str, node: ast.AST) -> Va
     value = read_slot(vm, owner, name)
     if value is not None or not isinstance(found.cls, ClassDef):
         return value if value is not None else UNKNOWN
+    if name in TABLES:
+        return BoundExternal(owner, name)
+    if name == "__class__":
+        return Class(found.cls)
     inherited = find_method(vm, found.cls, name)
     if inherited is not None:
         return bound(vm, owner, *inherited, node)
@@ -336,6 +370,16 @@ def fill_items(vm: Interpreter, owner: Ref, args: list[Value]) -> None:
 
 TABLES = frozenset({"__dict__", "_buffers", "_parameters", "_modules"})
 """The dictionaries by which an object's attributes can be reached as well."""
+
+
+def assigned(vm: Interpreter, owner: Ref, name: str) -> Value | None:
+    """``name in owner.__dict__``: what was assigned, ``None`` where nothing was, ``UNKNOWN`` where nobody can tell."""
+    found = vm.heap.get(owner)
+    if found is None or not isinstance(found.cls, ClassDef):
+        return UNKNOWN
+    value = read_slot(vm, owner, name)
+    seen = value is not None or not (found.opaque or found.element is not None or is_open(vm, found.cls))
+    return value if seen else UNKNOWN
 
 
 def callable_on_module(name: str) -> bool:
@@ -514,7 +558,8 @@ def super_attribute(vm: Interpreter, owner: Super, name: str, node: ast.AST) -> 
         cls = owner.owner.definition
     if not isinstance(cls, ClassDef):
         return UNKNOWN
-    found = find_method(vm, cls, name, after=owner.after)
+    asks = name == "__getattribute__"
+    found = find_getter(vm, cls, owner.after) if asks else find_method(vm, cls, name, owner.after)
     if found is not None:
         return bound(vm, owner.owner, found[0], found[1], node, name)
     inherits = name == "forward" and layer_base(vm, cls) is not None

@@ -405,6 +405,8 @@ def call_bound(
                 return containers.call_list(vm, owner, found, name, args, kwargs, node)
             case _:
                 return call_instance(vm, owner, found, name, args, kwargs, node)
+    if isinstance(owner, BoundExternal) and isinstance(owner.owner, Ref):
+        return call_table(vm, owner.owner, name, args)
     if isinstance(owner, Super):
         return super_forward(vm, owner, args, kwargs, node)
     if isinstance(owner, Sequence):
@@ -427,6 +429,15 @@ def looked_up(vm: Interpreter, owner: Ref, definition: ClassDef, args: list[Valu
         return UNKNOWN
     value = vm.call(attributes.bound(vm, owner, *getter, node), args[:1], {}, node)
     return value if value is not UNKNOWN else args[1] if len(args) > 1 else NONE
+
+
+def call_table(vm: Interpreter, owner: Ref, name: str, args: list[Value]) -> Value:
+    """``owner.__dict__.get(key, default)``."""
+    key = constant(args[0]) if args else None
+    if name != "get" or not isinstance(key, str):
+        return UNKNOWN
+    value = attributes.assigned(vm, owner, key)
+    return value if value is not None else args[1] if len(args) > 1 else NONE
 
 
 TEXT_METHODS = frozenset(["startswith", "endswith", "removeprefix", "removesuffix", "lower", "upper", "strip"])

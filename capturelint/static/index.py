@@ -103,6 +103,8 @@ class Module:
         self.globals: dict[str, object] = {}
         self.decorating: dict[FunctionDef, bool] = {}
         """Whether a function gives back what it decorates, as far as somebody asked."""
+        self.passing: dict[FunctionDef, bool] = {}
+        """Whether a ``__getattribute__`` passes every name on, as far as somebody asked."""
         for statement in top_level(tree.body):
             self.add(statement)
 

@@ -1167,6 +1167,9 @@ class Interpreter:
         key, text = constant(left), constant(right)
         if isinstance(key, str) and isinstance(text, str):
             return Const((key in text) is not negated)
+        if isinstance(right, BoundExternal) and isinstance(right.owner, Ref) and isinstance(key, str):
+            known = attributes.assigned(self, right.owner, key) if right.name == "__dict__" else UNKNOWN
+            return Const((known is not None) is not negated) if known is not UNKNOWN else Number()
         inside = self.items(right)
         if inside is not None and key is not Const and all(isinstance(item, Const) for item in inside):
             found = any(isinstance(item, Const) and item.value == key for item in inside)
@@ -1487,7 +1490,8 @@ def identical(left: Value, right: Value, negated: bool) -> Value:
     same = {a == b for a in options(left) for b in options(right)}
     kinds = (Const, Number, Text, Tensor, Ref, Function, Class, Sequence, Device)
     definite = all(isinstance(v, kinds) for v in options(left))
-    single = any(v == NONE or isinstance(constant(v), Member) for v in (*options(left), *options(right)))
+    both = (*options(left), *options(right))
+    single = any(v == NONE or isinstance(constant(v), Member) for v in both) or all(isinstance(v, Class) for v in both)
     if len(same) == 1 and definite and single:
         return Const(same.pop() is not negated)
     return Number()
