@@ -1123,10 +1123,8 @@ class Interpreter:
     def compare(self, op: ast.cmpop, left: Value, right: Value, node: ast.Compare) -> Value:
         """One comparison."""
         match op:
-            case ast.Eq() | ast.NotEq() if (
-                NONE in (left, right) and not isinstance(left, Union) and is_number(right if left == NONE else left)
-            ):
-                return Const(isinstance(op, ast.NotEq))
+            case ast.Eq() | ast.NotEq() if right == NONE and all(o == NONE or is_number(o) for o in options(left)):
+                return identical(left, right, isinstance(op, ast.NotEq))
             case ast.Is() | ast.IsNot():
                 return identical(left, right, isinstance(op, ast.IsNot))
             case ast.In() | ast.NotIn():
