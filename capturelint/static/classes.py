@@ -138,7 +138,9 @@ def promised(vm: Interpreter, definition: ClassDef) -> Value | None:
 
 def settle_memory(vm: Interpreter, made: Ref) -> None:
     """Who built the instance also moved it: parameters and buffers are on the device, other tensors may be."""
-    nn_calls.move_module(vm, made, Memory.DEVICE, set())
+    moved: set[int] = set()
+    for part in [made, *(value for _, value in vm.heap.reach(made) if isinstance(value, Ref))]:
+        nn_calls.move_module(vm, part, Memory.DEVICE, moved)
     chosen = vm.index.mentions("set_default_device", "set_default_tensor_type", "with torch.device")
     for _, value in list(vm.heap.reach(made)):
         found = vm.heap.get(value) if isinstance(value, Ref) else None

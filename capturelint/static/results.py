@@ -98,7 +98,9 @@ def operate(
     ranks = [t.rank for t in tensors]
     rank = None if None in ranks or matmul else max(r for r in ranks if r is not None)
     kind = Kind.BOOL if compare else Kind.FLOAT if isinstance(op, ast.Div) else promoted(operands)
-    made = result(vm, operands, node, rank, kind)
+    # A scalar in host memory combines with device tensors, and what nobody knows may be one.
+    lone = all(t.on_host and not t.rank and not t.array for t in tensors) and UNKNOWN in operands
+    made = result(vm, operands, node, rank, kind, **{"memory": Memory.EITHER, "rank": None} if lone else {})
     if in_place is not None:
         torch_calls.mutate(vm, in_place, node, made)
         return in_place
