@@ -100,7 +100,8 @@ def operate(
     kind = Kind.BOOL if compare else Kind.FLOAT if isinstance(op, ast.Div) else promoted(operands)
     # A scalar in host memory combines with device tensors, and what nobody knows may be one.
     lone = all(t.on_host and not t.rank and not t.array for t in tensors) and UNKNOWN in operands
-    made = result(vm, operands, node, rank, kind, **{"memory": Memory.EITHER, "rank": None} if lone else {})
+    made = result(vm, operands, node, rank, kind)
+    made = replace(made, memory=Memory.EITHER, rank=None) if lone else made
     if in_place is not None:
         torch_calls.mutate(vm, in_place, node, made)
         return in_place
