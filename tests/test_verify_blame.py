@@ -198,6 +198,12 @@ PREVIOUS = (
     .replace("EXPECTED", "now - (before if i else 0)")
 )
 
+APPENDED = (
+    KEPT.replace("STORE", "self.trace.setdefault(0, []).append(self.out)  # here")
+    .replace("RESULT", "self.trace[0][at] if at else self.out + 0")
+    .replace("EXPECTED", "now")
+)
+
 AROUND = """
 @torch.no_grad()
 def drive(device):
@@ -219,6 +225,40 @@ FROZEN = AROUND.replace("BETWEEN", "eager.scale = model.scale = i + 1")
 WARMED = AROUND.replace("BETWEEN", "pass").replace(
     "    graph, output", "    for _ in range(2):\n        step(model, x)  # here\n    graph, output", 1
 )
+
+HELPED = AROUND.replace("BETWEEN", "pass").replace(
+    "    graph, output",
+    "    def warm(call):\n        call()\n    warm(lambda: step(model, x))  # here\n    graph, output",
+    1,
+)
+CAST = AROUND.replace("BETWEEN", "pass").replace(
+    "    expected, got", "    model.double()  # here\n    model.bias.mul_(2), eager.bias.mul_(2)\n    expected, got", 1
+)
+
+CONVERTED = """
+@torch.no_grad()
+def drive(device):
+    model, mask = build(), torch.zeros(2, 1, dtype=torch.bool, device=device)
+    scale = mask.float() * 2 + 1
+    graph, output = capture(lambda: model.layer(scale * torch.ones(2, 4, device=device)))
+    mask.fill_(True)  # here
+    graph.replay()
+    return {"expected": model.layer(3 * torch.ones(2, 4, device=device))[None], "got": output[None]}
+"""
+
+SHARED = """
+@torch.no_grad()
+def drive(device):
+    first, second, x, out = build().layer, build().bank, inputs(0), torch.zeros(2, 4, device=device)
+    one, _ = capture(lambda: out.copy_(first(x)))
+    two, _ = capture(lambda: out.copy_(second[0]))
+    def run(graph):
+        graph.replay()
+        return out
+    a = run(one)  # here
+    b = run(two)
+    return {"expected": (first(x) + second[0])[None], "got": (a + b)[None]}
+"""
 
 FREED = """
 @torch.no_grad()
@@ -245,6 +285,17 @@ def drive(device):
     graph, output = capture(lambda: model.write(x, slot))
     graph.replay()
     return {"expected": torch.zeros(4, device="cuda"), "got": model.cache[5].clone()}
+"""
+
+COLLIDED = """
+@torch.no_grad()
+def drive(device):
+    model, x = build(), inputs(0)
+    slot = torch.tensor([0, 0], device=device)
+    graph, output = capture(lambda: model.write(x, slot))
+    model.cache.zero_()
+    graph.replay()
+    return {"expected": x[None, 0] + x[None, 1], "got": model.cache[None, 0]}
 """
 
 LAZY = """
@@ -283,9 +334,25 @@ def driven(tmp_path, source):
         (PREVIOUS, "stale-output"),
         (REBOUND, "input-rebind"),
         (SWAPPED, "input-rebind"),
+        (APPENDED, "stale-output"),
+        (SHARED, "stale-output"),
+        (CAST, "input-rebind"),
+        (CONVERTED, "input-rebind"),
         (WARMED, "warm-up-state"),
+        (HELPED, "warm-up-state"),
     ],
-    ids=["kept output", "output kept as an attribute", "rebound input", "swapped tensor", "warmed-up state"],
+    ids=[
+        "kept output",
+        "output kept as an attribute",
+        "rebound input",
+        "swapped tensor",
+        "output kept in a list of an object",
+        "output that another graph writes over",
+        "weights of another dtype",
+        "original of a converted mask",
+        "warmed-up state",
+        "state warmed up by a helper",
+    ],
 )
 def test_a_driver_that_is_silently_wrong_is_blamed_on_its_line(tmp_path, body, rule):
     source = DRIVER + body
@@ -304,9 +371,10 @@ def test_memory_that_a_driver_frees_is_blamed_where_it_is_freed(tmp_path):
     [
         (FROZEN, "baked-scalar", "self.scale + self.bias"),
         (NEGATIVE, "pad-write", "# negative"),
+        (COLLIDED, "pad-write", "# negative"),
         (LAZY, "lazy-init", "# lazy"),
     ],
-    ids=["frozen number", "negative index", "made in the capture"],
+    ids=["frozen number", "negative index", "rows that write one slot", "made in the capture"],
 )
 def test_a_line_of_the_step_is_blamed_for_what_a_driver_shows(tmp_path, body, rule, mark):
     line = next(number for number, text in enumerate(DRIVER.splitlines(), 1) if mark in text)

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from capturelint.runtime.copies import Behind, Copies
 from capturelint.runtime.differences import StepTrace
 from capturelint.runtime.homes import Slot, address_of, homes, named_slots
 from capturelint.runtime.lines import Line, LineLog, Store
@@ -33,6 +34,9 @@ from capturelint.vocabulary import ObservationKind
 
 MAX_SLOTS = 2000
 ERRORS = (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError, AssertionError)
+FILLS = ("copy_", "fill_", "zero_")
+"""Calls that write all of their first tensor without reading it."""
+
 WRITES = ("index_put_", "_index_put_impl_", "index_copy_", "index_add_", "scatter_", "scatter_add_")
 
 
@@ -50,11 +54,18 @@ class Taken:
     lines: tuple[Line, ...] = ()
     homes: dict[int, str] = field(default_factory=dict)
     kept: list[torch.Tensor] = field(default_factory=list)
+    read: set[int] = field(default_factory=set)
 
     @property
     def trace(self) -> StepTrace:
-        """What the graph repeats."""
-        return StepTrace(0, tuple(self.recorder.calls), self.lines, self.homes)
+        """What the graph repeats of the functions that it was captured from, which are called again."""
+        calls = tuple(call for call in self.recorder.calls if len(call.spots) > self.depth)
+        return StepTrace(0, calls, self.lines, self.homes)
+
+    @property
+    def memory(self) -> set[int]:
+        """The storages that a replay writes."""
+        return self.recorder.made | self.recorder.written.keys()
 
     @property
     def functions(self) -> set[tuple[str, str]]:
@@ -91,12 +102,17 @@ class Invocation:
 
 @dataclass(slots=True)
 class Epoch:
-    """What happened between one replay and the next."""
+    """What happened between one replay and the next; ``read`` is what of the graph's memory calls were given."""
 
     taken: Taken
     spots: tuple[Spot, ...]
     first_line: int
-    reads: int = 0
+    read: set[int] = field(default_factory=set)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether anybody looked at what the graph made."""
+        return bool(self.read & self.taken.recorder.made)
 
 
 Differences = Callable[[Taken, StepTrace, Sequence[Store]], list[Observation]]
@@ -117,10 +133,13 @@ class DrivenRun(Watch):  # type: ignore[no-untyped-call]
         self.before: list[tuple[Call, frozenset[int]]] = []
         self.found: list[Observation] = []
         self.wrapped: tuple[tuple[Spot, ...], ...] = ()
+        self.collided: tuple[tuple[Spot, ...], ...] = ()
         self.holders: dict[int, set[str]] = {}
         self.kept: list[tuple[str, Epoch]] = []
         self.quiet = False
         self.failures: list[Observation] = []
+        self.copies = Copies()
+        self.stale: list[Behind] = []
 
     @property
     def all_captures(self) -> list[Taken]:
@@ -138,6 +157,8 @@ class DrivenRun(Watch):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if self.capturing is not None:
             self.note_invocation(self.capturing, sys._getframe(1))
+            given = list(each_tensor((args, kwargs)))
+            self.capturing.read.update(map(key_of, given[short_name(str(func)) in FILLS :]))
             with self.capturing.recorder:
                 result = func(*args, **kwargs)
             self.capturing.kept += each_tensor(result)
@@ -148,6 +169,8 @@ class DrivenRun(Watch):  # type: ignore[no-untyped-call]
         recorder = Recorder(self.project)
         with recorder:
             result = func(*args, **kwargs)
+        if recorder.calls:
+            self.copies.note(recorder.calls[-1], (args, kwargs), result, list(recorder.written.values()))
         if recorder.written and not self.epochs:
             self.before.append((recorder.calls[-1], frozenset(recorder.written)))
         return result
@@ -165,9 +188,10 @@ class DrivenRun(Watch):  # type: ignore[no-untyped-call]
         """Whether a call reads what the last replay wrote."""
         if not self.epochs:
             return
-        made = self.epochs[-1].taken.recorder.made
-        keys = [key for tensor in each_tensor((args, kwargs)) if (key := key_of(tensor)) in made]
-        self.epochs[-1].reads += bool(keys)
+        taken = self.epochs[-1].taken
+        given = [key_of(tensor) for tensor in each_tensor((args, kwargs))]
+        self.epochs[-1].read |= taken.memory.intersection(given)
+        keys = [key for key in given if key in taken.recorder.made]
         self.repeated.update(key for key, times in Counter(keys).items() if times > 1)
 
     @contextmanager
@@ -207,6 +231,7 @@ class DrivenRun(Watch):  # type: ignore[no-untyped-call]
         frames = project_frames(self.project, frame)
         self.capturing = Taken(graph, len(frames), self.log.depth, len(self.log.lines), Recorder(self.project))
         self.log.watched += slots_of(frames)
+        self.copies.captured()
 
     def end(self) -> None:
         """The capture is over: from here on only slots that the graphs read are watched."""
@@ -233,6 +258,9 @@ class DrivenRun(Watch):  # type: ignore[no-untyped-call]
         self.log.look_at_slots()
         if not self.found:
             self.found = self.compare(taken)
+        # What graphs write by themselves is state and no copy of anything.
+        written = {key for each in self.captures for key in each.recorder.written}
+        self.stale += [behind for key, behind in self.copies.behind.items() if key in taken.read - written]
         self.note_holders(taken, project_frames(self.project, frame))
         self.epochs.append(Epoch(taken, self.project.spots(frame), len(self.log.lines)))
 
@@ -244,7 +272,7 @@ class DrivenRun(Watch):  # type: ignore[no-untyped-call]
 
     def note_holders(self, taken: Taken, frames: Sequence[FrameType]) -> None:
         """Attributes and items that hold what the graph writes, and did not at the replay before."""
-        memory = taken.recorder.made | taken.recorder.written.keys()
+        memory = taken.memory
         holding = {
             slot.name
             for slot in slots_of(frames)
@@ -256,17 +284,19 @@ class DrivenRun(Watch):  # type: ignore[no-untyped-call]
 
     def compare(self, taken: Taken) -> list[Observation]:
         """What the captured function does otherwise by now; empty where it does the same."""
-        later, wrapped = self.eager_step(taken, len(self.epochs))
+        recorder = Indices(self.project)
+        later = self.eager_step(taken, len(self.epochs), recorder)
         if later is None:
             return []
-        self.wrapped = self.wrapped or wrapped
+        self.wrapped = self.wrapped or tuple(recorder.wrapped)
+        self.collided = self.collided or tuple(recorder.collided)
         return self.differences(taken, later, self.log.stores)
 
-    def eager_step(self, taken: Taken, step: int) -> tuple[StepTrace | None, tuple[tuple[Spot, ...], ...]]:
-        """The captured function called again, with nothing left of it; and lines that write by negative indices."""
+    def eager_step(self, taken: Taken, step: int, recorder: Recorder) -> StepTrace | None:
+        """The captured function called again under ``recorder``, with nothing left of it."""
         if not taken.invocations:
-            return None, ()
-        recorder, base, first = Indices(self.project), self.log.depth, len(self.log.lines)
+            return None
+        base, first = self.log.depth, len(self.log.lines)
         watched, self.log.watched, self.quiet = self.log.watched, [], True
         named = {
             home.tensor.data_ptr(): home.name
@@ -282,7 +312,7 @@ class DrivenRun(Watch):  # type: ignore[no-untyped-call]
                 for invocation in taken.invocations:
                     invocation.again()
         except ERRORS:
-            return None, ()
+            return None
         finally:
             randomness.restore()
             with torch.inference_mode():
@@ -290,7 +320,7 @@ class DrivenRun(Watch):  # type: ignore[no-untyped-call]
                     tensor.copy_(copy)
             self.log.watched, self.quiet = watched, False
         lines = [replace(each, depth=each.depth - base) for each in self.log.lines[first:] if each.depth > base]
-        return StepTrace(step, tuple(recorder.calls), tuple(lines), named), tuple(recorder.wrapped)
+        return StepTrace(step, tuple(recorder.calls), tuple(lines), named)
 
 
 class Indices(Recorder):  # type: ignore[no-untyped-call]
@@ -299,6 +329,7 @@ class Indices(Recorder):  # type: ignore[no-untyped-call]
     def __init__(self, project: Project) -> None:
         super().__init__(project)
         self.wrapped: list[tuple[Spot, ...]] = []
+        self.collided: list[tuple[Spot, ...]] = []
 
     def __torch_dispatch__(
         self,
@@ -307,12 +338,31 @@ class Indices(Recorder):  # type: ignore[no-untyped-call]
         args: tuple[object, ...] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
-        """Run the call and note a negative index."""
+        """Run the call, and note a negative index and a row that another one wrote over."""
         if short_name(str(func)) in WRITES:
             indices = [each for each in each_tensor(args[1:]) if each.dtype in (torch.int64, torch.int32)]
             if any(bool((each < 0).any()) for each in indices):
                 self.wrapped.append(self.project.spots(sys._getframe(1)))
-        return super().__torch_dispatch__(func, types, args, kwargs)
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        if any(is_lost(there, values) for there, values in rows_written(short_name(str(func)), args)):
+            self.collided.append(self.project.spots(sys._getframe(1)))
+        return result
+
+
+def rows_written(name: str, args: tuple[Any, ...]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """What is found by the indices of a write that has run, and what it was to write there; not of one that adds."""
+    match name, args:
+        case "index_put_" | "_index_put_impl_", (written, indices, values, *accumulate) if not any(accumulate[:1]):
+            yield torch.ops.aten.index.Tensor(written, indices), values
+        case "index_copy_", (written, dim, index, source, *_):
+            yield written.index_select(dim, index), source
+        case "scatter_", (written, dim, index, torch.Tensor() as source, *_):
+            yield written.gather(dim, index), source[tuple(map(slice, index.shape))]
+
+
+def is_lost(there: torch.Tensor, values: torch.Tensor) -> bool:
+    """Whether some of ``values`` is not there; NaN is NaN."""
+    return not bool(((there == values) | ((there != there) & (values != values))).all())
 
 
 def project_frames(project: Project, frame: FrameType | None) -> list[FrameType]:

@@ -1,25 +1,26 @@
 """Why the target's own capture code gives wrong answers, in the order of what leaves no doubt.
 
 First what the captured function does otherwise at a replay: numbers, shapes, calls, addresses. Then inputs that were
-given other tensors, outputs that were overwritten unread, memory that was freed, writes by negative indices; and where
-nothing of that is seen, state that warm-up left moved.
+given other tensors, outputs that were written over, memory that was freed, writes by negative indices, copies whose
+original was written; and where nothing of that is seen, state that warm-up left moved and rows that write one slot.
 """
 
 from __future__ import annotations
 
 import ast
 import contextlib
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from capturelint.runtime.differences import StepTrace, frozen, unique
-from capturelint.runtime.driven import ERRORS, DrivenRun, Epoch, Taken
+from capturelint.runtime.driven import ERRORS, DrivenRun, Taken
+from capturelint.runtime.driver_outputs import held_outputs, lost_outputs, overwritten_outputs
 from capturelint.runtime.eager import DEVICE
 from capturelint.runtime.homes import address_of
-from capturelint.runtime.lines import Line, Store
+from capturelint.runtime.lines import Store
 from capturelint.runtime.liveness import Liveness, freed_memory
 from capturelint.runtime.observations import Observation, Spot
 from capturelint.runtime.patched import patched
@@ -29,7 +30,9 @@ from capturelint.runtime.trace import Argument, Call
 from capturelint.runtime.witness import AFTERMATH, REFUSALS, aftermath
 from capturelint.vocabulary import ObservationKind
 
-KEEPING = {"append", "appendleft", "extend", "insert", "add", "put", "setdefault", "update"}
+FOLLOWING = (ObservationKind.SHAPE_CHANGED, ObservationKind.TENSOR_CHANGED)
+"""What a tensor of another shape in the place of the captured one looks like by itself."""
+
 Driver = Callable[[str], object]
 
 
@@ -52,13 +55,19 @@ def refused_calls(run: DrivenRun) -> tuple[Observation, ...]:
 
 
 def causes(run: DrivenRun, driver: Driver, project: Project) -> list[Observation]:
-    """Why a driver's answers are wrong; empty where the recorders see nothing that explains it."""
-    if run.found:
-        return run.found
-    if moved := list(unique(moved_inputs(run))):
-        return moved
-    found = [*overwritten_outputs(run), *freed(driver, project), *wrapped_writes(run)]
-    return found or held_outputs(run) or list(unique(advanced_state(run))) or run.failures
+    """Why a driver's answers are wrong, by the first look that sees anything; empty where none does."""
+    looks: tuple[Callable[[], Iterable[Observation]], ...] = (
+        lambda: run.found,
+        lambda: unique(moved_inputs(run)),
+        lambda: (*overwritten_outputs(run), *freed(driver, project), *wrapped_writes(run)),
+        lambda: held_outputs(run),
+        lambda: unique(lost_outputs(run)),
+        lambda: unique(stale_copies(run)),
+        lambda: unique(advanced_state(run)),
+        lambda: collided_writes(run),
+        lambda: run.failures,
+    )
+    return next((found for look in looks if (found := list(look()))), [])
 
 
 def freed(driver: Driver, project: Project) -> list[Observation]:
@@ -94,8 +103,10 @@ def differences(taken: Taken, later: StepTrace, stores: Sequence[Store]) -> list
     """What the captured function does otherwise in ``later``; empty where it does the same."""
     moved = moved_reads(taken, later, stores)
     found = frozen(taken.trace, later)
-    if moved and all(each.kind in (ObservationKind.SHAPE_CHANGED, ObservationKind.TENSOR_CHANGED) for each in found):
-        # A tensor put in the place of the captured one is no growth of it and no choice of the step.
+    is_recast = any(each.before != each.after for each in moved)
+    if moved and (is_recast or all(each.kind in FOLLOWING for each in found)):
+        # A tensor put in the place of the captured one is no growth of it and no choice of the step, and one of
+        # another dtype is computed with by other calls.
         found = [each for each in moved if each.home] or found
     if found and found[0].kind is ObservationKind.CALL_CHANGED:
         made = [store for store in stores if store.slot.value is None and is_captured(store, taken)]
@@ -131,7 +142,8 @@ def moved_reads(taken: Taken, later: StepTrace, stores: Sequence[Store]) -> list
             break
         for old, new in zip(before.tensors, after.tensors, strict=False):
             if old.address != new.address and not made & {old.address, new.address} and is_on_device(new):
-                found.append(moved_read(taken, after, new, later.step, stores))
+                seen = moved_read(taken, after, new, later.step, stores)
+                found.append(replace(seen, before=old.dtype, after=new.dtype))
         made |= {each.address for each in (*before.outputs, *after.outputs)}
     return found
 
@@ -178,72 +190,16 @@ def moved_inputs(run: DrivenRun) -> Iterator[Observation]:
             )
 
 
-def overwritten_outputs(run: DrivenRun) -> list[Observation]:
-    """Outputs that nobody read before the next replay of their graph, and that were read several at once later."""
-    unread = [
-        epoch
-        for epoch, after in zip(run.epochs, run.epochs[1:], strict=False)
-        if not epoch.reads and epoch.taken is after.taken
-    ]
-    if not unread or not run.repeated:
-        return []
-    text = f"{len(unread) + 1} replays write one output, which is read only after the last of them"
-    return [Observation(ObservationKind.OUTPUT_OVERWRITTEN, text, keeping(unread[0], run.log.lines), step=1)]
-
-
-def held_outputs(run: DrivenRun) -> list[Observation]:
-    """An attribute or an item that was given an output and still holds it when the graph writes it again."""
-    if not run.kept:
-        return []
-    name, epoch = run.kept[0]
-    lines = (Spot(line.path, line.line, "") for line in run.log.lines[epoch.first_line :])
-    stored = next((spot for spot in lines if stores_into(spot, name)), None)
-    text = f"`{name}` holds the output of a replay while the next one writes over it"
-    return [Observation(ObservationKind.OUTPUT_OVERWRITTEN, text, (stored,) if stored else epoch.spots[:1], home=name)]
-
-
-def stores_into(spot: Spot, name: str) -> bool:
-    """Whether the statement at a line assigns to what is called ``name``, or to an item of it."""
-    return any(
-        isinstance(node, ast.Assign)
-        and node.lineno == spot.line
-        and any(last_name(ast.unparse(target)) == last_name(name) for target in node.targets)
-        for node in ast.walk(parsed(spot.path))
-    )
-
-
-def last_name(path: str) -> str:
-    """``cache`` for ``self.layers[2].cache["k"]``."""
-    return re.sub(r"\[[^\]]*\]", "", path).rsplit(".", 1)[-1]
-
-
-def keeping(epoch: Epoch, lines: Sequence[Line]) -> tuple[Spot, ...]:
-    """The lines down to the one that keeps what a replay gave.
-
-    That is the innermost statement around the replay that stores into a container, else the first one after it.
-    """
-    spots = epoch.spots
-    for at in range(len(spots), 0, -1):
-        if is_keeping(spots[at - 1]):
-            return spots[:at]
-    after = (Spot(line.path, line.line, "") for line in lines[epoch.first_line :])
-    found = next((spot for spot in after if is_keeping(spot)), None)
-    return spots[:1] if found is None else (found,)
-
-
-def is_keeping(spot: Spot) -> bool:
-    """Whether the statement at a line puts something into a container."""
-    for node in ast.walk(parsed(spot.path)):
-        if getattr(node, "lineno", 0) != spot.line:
-            continue
-        match node:
-            case ast.Call(func=ast.Attribute(attr=name)) if name in KEEPING:
-                return True
-            case ast.Assign(targets=[ast.Subscript(), *_]) | ast.AugAssign(value=ast.List()):
-                return True
-            case ast.ListComp() | ast.DictComp() | ast.GeneratorExp() | ast.Yield():
-                return True
-    return False
+def stale_copies(run: DrivenRun) -> Iterator[Observation]:
+    """Writes that reach the original of what a graph reads, and not the copy that it reads."""
+    for behind in run.stale:
+        yield Observation(
+            ObservationKind.INPUT_MOVED,
+            f"the graph reads what `{behind.copy.call}` made of the memory that `{behind.call}` writes, "
+            "and nobody makes it again",
+            behind.spots,
+            call=behind.call,
+        )
 
 
 def wrapped_writes(run: DrivenRun) -> list[Observation]:
@@ -251,6 +207,13 @@ def wrapped_writes(run: DrivenRun) -> list[Observation]:
     lines = dict.fromkeys(run.wrapped)
     text = "an index is negative when the graph is replayed, and wraps around to the last slots"
     return [Observation(ObservationKind.PADDING_LEAKED, text, spots) for spots in lines]
+
+
+def collided_writes(run: DrivenRun) -> Iterator[Observation]:
+    """Writes of several rows to one slot: what is there afterwards is one row's alone, which may be padding."""
+    text = "rows write other values to one slot when the graph is replayed, and all but one are lost"
+    for spots in dict.fromkeys(run.collided):
+        yield Observation(ObservationKind.PADDING_LEAKED, text, spots)
 
 
 def advanced_state(run: DrivenRun) -> Iterator[Observation]:
@@ -261,10 +224,38 @@ def advanced_state(run: DrivenRun) -> Iterator[Observation]:
     for call, keys in run.before:
         at = next((i for i, spot in enumerate(call.spots) if (spot.path, spot.name) in functions), None)
         for key in keys & written:
-            if at is None:
+            if at is None and not is_onto_itself(call):
                 left.pop(key, None)
+            elif at is None:
+                continue
             else:
-                left.setdefault(key, call.spots[:at])
+                left.setdefault(key, down_to_name(call.spots[:at]))
     for spots in left.values():
         text = "steps before the capture move state that the graph goes on from, and nobody rewinds it"
         yield Observation(ObservationKind.STATE_ADVANCED, text, spots)
+
+
+def is_onto_itself(call: Call) -> bool:
+    """Whether a call copies memory to where it is, as one does who saved a reference and no copy."""
+    return call.short == "copy_" and len({each.address for each in call.tensors}) == 1
+
+
+def down_to_name(spots: tuple[Spot, ...]) -> tuple[Spot, ...]:
+    """The lines down to the one that names what it calls: ``warm(step)``, and not the ``call()`` in ``warm``."""
+    while len(spots) > 1 and calls_parameter(spots[-1]):
+        spots = spots[:-1]
+    return spots
+
+
+def calls_parameter(spot: Spot) -> bool:
+    """Whether a line calls what its function was given, whatever that is."""
+    nodes = [node for node in ast.walk(parsed(spot.path)) if isinstance(node, (ast.FunctionDef, ast.Call))]
+    around = [
+        node
+        for node in nodes
+        if isinstance(node, ast.FunctionDef) and node.lineno <= spot.line <= (node.end_lineno or node.lineno)
+    ]
+    called = [node.func for node in nodes if isinstance(node, ast.Call) and node.lineno == spot.line]
+    given = around[-1].args if around else None
+    names = {each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)} if given else set()
+    return bool(called) and all(isinstance(each, ast.Name) and each.id in names for each in called)

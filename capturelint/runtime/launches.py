@@ -7,6 +7,7 @@ whether a capture was open, whether a replay itself failed, and how many replays
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,11 +45,14 @@ class Launches:
         @functools.wraps(end)
         def noted_end(self_: Any) -> Any:  # noqa: ANN401 - torch's own signature
             ended = end(self_)
-            seen.in_capture = False
+            # A capture whose body raised is ended on the way out.
+            seen.in_capture = sys.exc_info()[0] is not None
             return ended
 
         @functools.wraps(launch)
         def noted_replay(self_: Any) -> Any:  # noqa: ANN401 - torch's own signature
+            if seen.in_capture:
+                return launch(self_)
             seen.before()
             seen.num_replays += 1
             seen.in_replay = True

@@ -1,0 +1,97 @@
+"""Outputs of a driver's replays that were written over: unread, kept where nothing copies them, or by another graph."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+
+from capturelint.runtime.driven import DrivenRun, Epoch
+from capturelint.runtime.lines import Line
+from capturelint.runtime.observations import Observation, Spot
+from capturelint.runtime.syntax import parsed
+from capturelint.vocabulary import ObservationKind
+
+KEEPING = {"append", "appendleft", "extend", "insert", "add", "put", "setdefault", "update"}
+
+
+def overwritten_outputs(run: DrivenRun) -> list[Observation]:
+    """Outputs that nobody read before the next replay of their graph, and that were read several at once later."""
+    unread = [
+        epoch
+        for epoch, after in zip(run.epochs, run.epochs[1:], strict=False)
+        if not epoch.is_read and epoch.taken is after.taken
+    ]
+    if not unread or not run.repeated:
+        return []
+    text = f"{len(unread) + 1} replays write one output, which is read only after the last of them"
+    return [Observation(ObservationKind.OUTPUT_OVERWRITTEN, text, keeping(unread[0], run.log.lines), step=1)]
+
+
+def held_outputs(run: DrivenRun) -> list[Observation]:
+    """An attribute or an item that was given an output and still holds it when the graph writes it again."""
+    if not run.kept:
+        return []
+    name, epoch = run.kept[0]
+    lines = (Spot(line.path, line.line, "") for line in run.log.lines[epoch.first_line :])
+    stored = next((spot for spot in lines if stores_into(spot, name)), None)
+    text = f"`{name}` holds the output of a replay while the next one writes over it"
+    return [Observation(ObservationKind.OUTPUT_OVERWRITTEN, text, (stored,) if stored else epoch.spots[:1], home=name)]
+
+
+def lost_outputs(run: DrivenRun) -> Iterator[Observation]:
+    """What one graph wrote and another one wrote over before anybody read it, at the line where their ways part."""
+    for epoch, after in zip(run.epochs, run.epochs[1:], strict=False):
+        shared = (epoch.taken.memory & after.taken.memory) - epoch.read - after.taken.read
+        if epoch.taken is after.taken or not shared:
+            continue
+        way = zip(epoch.spots, after.spots, strict=False)
+        parting = next((at for at, (ours, theirs) in enumerate(way) if ours != theirs), len(epoch.spots) - 1)
+        text = "a replay of another graph writes over what this one wrote, before anybody has read it"
+        yield Observation(ObservationKind.OUTPUT_OVERWRITTEN, text, epoch.spots[: parting + 1], step=1)
+
+
+def stores_into(spot: Spot, name: str) -> bool:
+    """Whether the statement at a line assigns to what is called ``name`` or to an item of it, or puts something in."""
+    stored: list[ast.expr] = []
+    for node in ast.walk(parsed(spot.path)):
+        match node:
+            case ast.Assign(lineno=spot.line, targets=targets):
+                stored += targets
+            case ast.Call(lineno=spot.line, func=ast.Attribute(attr=method, value=owner)) if method in KEEPING:
+                stored.append(owner)
+    return any(last_name(ast.unparse(each)) == last_name(name) for each in stored)
+
+
+def last_name(path: str) -> str:
+    """``cache`` for ``self.layers[2].cache["k"]``."""
+    return re.sub(r"\[[^\]]*\]", "", path).rsplit(".", 1)[-1]
+
+
+def keeping(epoch: Epoch, lines: Sequence[Line]) -> tuple[Spot, ...]:
+    """The lines down to the one that keeps what a replay gave.
+
+    That is the innermost statement around the replay that stores into a container, else the first one after it.
+    """
+    spots = epoch.spots
+    for at in range(len(spots), 0, -1):
+        if is_keeping(spots[at - 1]):
+            return spots[:at]
+    after = (Spot(line.path, line.line, "") for line in lines[epoch.first_line :])
+    found = next((spot for spot in after if is_keeping(spot)), None)
+    return spots[:1] if found is None else (found,)
+
+
+def is_keeping(spot: Spot) -> bool:
+    """Whether the statement at a line puts something into a container."""
+    for node in ast.walk(parsed(spot.path)):
+        if getattr(node, "lineno", 0) != spot.line:
+            continue
+        match node:
+            case ast.Call(func=ast.Attribute(attr=name)) if name in KEEPING:
+                return True
+            case ast.Assign(targets=[ast.Subscript(), *_]) | ast.AugAssign(value=ast.List()):
+                return True
+            case ast.ListComp() | ast.DictComp() | ast.GeneratorExp() | ast.Yield():
+                return True
+    return False
