@@ -59,7 +59,7 @@ def call_cuda(vm: Interpreter, name: str, args: list[Value], kwargs: dict[str, V
         case "Event" | "streams.Event":
             return vm.heap.new(Object(Sort.INSTANCE, "torch.cuda.Event"))
         case "current_stream" | "default_stream":
-            return vm.stream_stack[-1] if vm.stream_stack and name == "current_stream" else External("torch.cuda.#main")
+            return current_stream(vm) if name == "current_stream" else MAIN
         case "CUDAGraph" | "graphs.CUDAGraph":
             return vm.heap.new(Object(Sort.INSTANCE, "torch.cuda.CUDAGraph"))
         case "is_available" | "is_initialized":
@@ -88,22 +88,37 @@ def call_stream(vm: Interpreter, owner: Value, cls: str, name: str, args: list[V
         return Const(True) if name == "query" else NONE
     if name == "wait_stream" and args:
         join_stream(vm, args[0], owner)
-    elif name in ("wait_event", "wait") and (args or name == "wait"):
-        event = args[0] if name == "wait_event" else owner
-        if isinstance(event, Ref) and (found := vm.heap.get(event)) is not None:
-            join_stream(vm, found.slots.get("#stream", UNKNOWN), owner if name == "wait_event" else UNKNOWN)
+    elif name == "wait_event" and args:
+        join_stream(vm, recorded_on(vm, args[0]), owner)
+    elif name == "wait":
+        join_stream(vm, recorded_on(vm, owner), args[0] if args else current_stream(vm))
     elif name == "record_event":
         event_ref = args[0] if args else vm.heap.new(Object(Sort.INSTANCE, "torch.cuda.Event"))
         if isinstance(event_ref, Ref):
             vm.heap.write(event_ref, "#stream", owner)
         return event_ref
     elif name == "record" and isinstance(owner, Ref):
-        current = args[0] if args else vm.stream_stack[-1] if vm.stream_stack else External("torch.cuda.#main")
+        current = args[0] if args else current_stream(vm)
         vm.heap.write(owner, "#stream", current)
         for option in options(current):
             if (work := vm.side_streams.get(option)) is not None:
                 work.marked = vm.heap.persistent(owner) and is_waited_for(node, vm.module.text)
     return NONE
+
+
+MAIN = External("torch.cuda.#main")
+"""The stream that is current where code chose none."""
+
+
+def current_stream(vm: Interpreter) -> Value:
+    """Where device work goes."""
+    return vm.stream_stack[-1] if vm.stream_stack else MAIN
+
+
+def recorded_on(vm: Interpreter, event: Value) -> Value:
+    """The stream that an event was recorded on last."""
+    found = vm.heap.get(event) if isinstance(event, Ref) else None
+    return found.slots.get("#stream", UNKNOWN) if found is not None else NONE
 
 
 def is_waited_for(record: ast.AST, text: str) -> bool:
@@ -114,9 +129,10 @@ def is_waited_for(record: ast.AST, text: str) -> bool:
 
 
 def join_stream(vm: Interpreter, side: Value, waiter: Value) -> None:
-    """Somebody waits for a side stream: its work is part of the capture's result."""
+    """Somebody waits for a stream: the waiter's work is part of the capture, the other's of the capture's result."""
     if side == waiter:
         return
+    vm.step.forked.update(options(waiter))
     for option in options(side):
         if (found := vm.side_streams.get(option)) is not None:
             found.joined = True
@@ -130,9 +146,10 @@ def enter_external(
 ) -> Callable[[], None] | None:
     """Enter a context manager of torch; ``None`` where it is none of those that matter."""
     if path in ("torch.cuda.graph", "torch.cuda.graphs.graph"):
-        for argument in [*call.args, *[k.value for k in call.keywords]]:
-            vm.eval(argument, scope)
-        return enter_graph(vm, node)
+        arguments = [vm.eval(argument, scope) for argument in [*call.args, *[k.value for k in call.keywords]]]
+        leave = enter_graph(vm, node)
+        vm.step.capturing.update(option for value in arguments for option in options(value))
+        return leave
     if path == "torch.cuda.stream" and call.args:
         return enter_stream(vm, vm.eval(call.args[0], scope), node)
     if path == "torch.device" and call.args:
@@ -180,8 +197,9 @@ def enter_stream(vm: Interpreter, stream: Value, node: ast.AST) -> Callable[[], 
     """``with torch.cuda.stream(s)``: device work goes to a side stream."""
     side = next((option for option in options(stream) if isinstance(option, Ref)), UNKNOWN)
     vm.stream_stack.append(side)
-    if vm.recording and side is not UNKNOWN:
-        vm.side_streams[side] = Stream(vm.site(node), joined=True)
+    if vm.recording and side is not UNKNOWN and side not in vm.step.capturing:
+        waits = any(isinstance(part, ast.Attribute) and part.attr == "wait" for part in ast.walk(node))
+        vm.side_streams[side] = Stream(vm.site(node), joined=True, waits=waits)
 
     def leave() -> None:
         vm.stream_stack.pop()

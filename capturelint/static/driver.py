@@ -8,6 +8,7 @@ reads those as numbers that change at every step.
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeGuard
 
@@ -104,10 +105,13 @@ class Driver:
         self.replays_before = 0
         self.begun = 0
         """Replays before the running call, or round of a loop, began."""
-        self.origins: dict[int, int] = {}
+        self.origins: dict[int, set[int]] = {}
+        """What tensors were computed from, outside the recording, with all that came before."""
         self.aliases: dict[int, tuple[int, Site]] = {}
         self.in_flight: set[int] = set()
         self.rewritten: set[Home] = set()
+        self.replaced: dict[Home, Ref] = {}
+        """Objects that recorded code read, by the slots that hold another one since the capture."""
         self.buckets = Buckets(facts.negative, facts.zero_padded)
         facts.arguments.start(final)
 
@@ -124,7 +128,7 @@ class Driver:
         if self.region.place not in {site.place for site in self.facts.regions}:
             self.facts.regions.append(self.region)
         vm.heap.carry()
-        vm.step = Step()
+        vm.step = Step(capturing=set(vm.stream_stack))
         vm.phase = Phase.RECORDED
         if vm.autocast is not None:
             vm.emit(EventKind.AUTOCAST, vm.autocast, "cache", Confidence.LIKELY)
@@ -219,6 +223,10 @@ class Driver:
             in_step = self.in_step(vm)
             kind = EventKind.LAZY_INIT if in_step else EventKind.INPUT_REBIND
             self.pending.append(Pending(kind, vm.site(node), "regrown" if in_step else "attribute", str(key), home))
+            return
+        self.pending = [found for found in self.pending if found.home != home]  # put back before a replay
+        if isinstance(before, Ref) and isinstance(value, Ref):
+            self.replaced[home] = before
         elif is_host_number(value) and numbers_differ(before, value) and not self.in_step(vm):
             if not (isinstance(constant(value), bool) and any(map(is_manager, vm.stack))):
                 self.facts.late.add(home)
@@ -264,10 +272,11 @@ class Driver:
         self.aliases[ident] = (self.replays, vm.site(node))
         return replace(value, ident=ident)
 
-    def on_copy(self, vm: Interpreter, made: Tensor, source: Tensor) -> None:
-        """A tensor is copied or converted outside the recording: filling the source does not fill the copy."""
-        if not vm.recording and source.ident and made.ident:
-            self.origins[made.ident] = source.ident
+    def on_derive(self, vm: Interpreter, made: Tensor, sources: list[Tensor]) -> None:
+        """A tensor is computed outside the recording: filling what it was computed from does not fill it."""
+        idents = {source.ident for source in sources if source.ident}
+        if not vm.recording and made.ident and idents:
+            self.origins[made.ident] = idents.union(*(self.origins.get(ident, ()) for ident in idents))
 
     def on_swap(self, vm: Interpreter, tensor: Tensor, value: Value, node: ast.AST) -> None:
         """``tensor.data = value``, ``tensor.set_(value)``: the graph keeps the address that the tensor had."""
@@ -332,8 +341,8 @@ class Driver:
         if target.ident in self.in_flight and not target.view and self.replays:
             vm.emit(EventKind.STAGING, node, "rewritten", Confidence.LIKELY, phase=Phase.RECORDED)
         self.pending = [found for found in self.pending if not found.copy or found.copy != target.ident]
-        for copy, source in self.origins.items():
-            if source == target.ident and copy in self.idents and source not in self.idents:
+        for copy in self.idents:
+            if target.ident in self.origins.get(copy, ()) and target.ident not in self.idents:
                 self.pending.append(Pending(EventKind.INPUT_REBIND, vm.site(node), "copied-before", "", copy=copy))
 
     def outer_site(self, vm: Interpreter, node: ast.AST) -> Site:
@@ -351,6 +360,8 @@ class Driver:
             phase = Phase.RECORDED if found.kind is EventKind.LAZY_INIT else Phase.REPLAY
             vm.emit(found.kind, found.site, found.how, Confidence.LIKELY, name=found.name, phase=phase)
         self.pending.clear()
+        for home, captured in self.replaced.items():
+            self.facts.late |= set(other_numbers(vm, home, captured))
         if self.replays == 1 and self.final:
             for home, site in self.dirty.items():
                 if home in self.moved:
@@ -372,6 +383,20 @@ class Driver:
             self.facts.keyed |= deps_of(key)
             parts = (key.items or (key.element,)) if isinstance(key, Sequence) else (key,)
             self.facts.parts |= {part for part in parts if is_host_number(part) and not is_size(part)}
+
+
+def other_numbers(vm: Interpreter, home: Home, captured: Ref) -> Iterator[Home]:
+    """The host numbers of a captured object that the object in its place has with another value."""
+    old = vm.heap.get(captured)
+    holder = vm.heap.objects.get(home.owner)
+    held = holder.slots.get(home.key) if holder is not None else None
+    new = vm.heap.get(held) if isinstance(held, Ref) else None
+    if old is None or new is None or old.cls != new.cls:
+        return
+    for key in old.slots.keys() & new.slots.keys():
+        pair = old.slots[key], new.slots[key]
+        if all(map(is_host_number, pair)) and numbers_differ(*pair):
+            yield Home(captured.oid, key)
 
 
 def lengthens(node: ast.Assign) -> bool:

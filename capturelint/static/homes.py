@@ -286,6 +286,10 @@ class Step:
     stores: list[Store] = field(default_factory=list)
     grown: dict[Home, Site] = field(default_factory=dict)
     written: set[int] = field(default_factory=set)
+    forked: set[object] = field(default_factory=set)
+    """Streams that waited for another one: what is put on them is part of the capture."""
+    capturing: set[object] = field(default_factory=set)
+    """The streams that the capture was begun on."""
     work: int = 0
 
 

@@ -295,6 +295,13 @@ def environment(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], no
     return args[1] if len(args) > 1 else kwargs.get("default", NONE)
 
 
+def asserted(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
+    """``torch._assert(condition, message)``: Python's ``assert``, which reads a condition on the device."""
+    if args and isinstance(node, ast.Call) and node.args:
+        vm.truth(args[0], node.args[0], "assert")
+    return NONE
+
+
 def with_changes(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
     """``dataclasses.replace(instance, field=value)``."""
     found = vm.heap.get(args[0]) if args and isinstance(args[0], Ref) else None
@@ -378,6 +385,7 @@ SPECIAL: dict[str, Callable[[Interpreter, list[Value], dict[str, Value], ast.AST
     "torch.jit.is_scripting": lambda vm, args, kwargs, node: Const(False),
     "torch.jit.is_tracing": lambda vm, args, kwargs, node: Const(False),
     "torch.is_grad_enabled": lambda vm, args, kwargs, node: Const(False),
+    "torch._assert": asserted,
     "torch._assert_async": lambda vm, args, kwargs, node: NONE,
     "torch.finfo": lambda vm, args, kwargs, node: vm.heap.new(Object(Sort.INSTANCE, "torch.finfo")),
     "torch.iinfo": lambda vm, args, kwargs, node: vm.heap.new(Object(Sort.INSTANCE, "torch.finfo")),

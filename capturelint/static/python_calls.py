@@ -132,6 +132,8 @@ def call_builtin(
     if name in CONVERSIONS:
         return convert(vm, name, args, node)
     if name in TRUTH_TESTS:
+        if name == "min" and len(args) == 1 and "default" not in kwargs and isinstance(node, ast.Call) and scope:
+            look_up(vm, node.args[0], scope, node)
         return compare_all(vm, name, args, kwargs, node)
     if name in CONTAINERS:
         return make_container(vm, name, args, kwargs)
@@ -345,7 +347,7 @@ def first_item(
     vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None
 ) -> Value:
     """``next(x)``, ``next(x, default)``."""
-    if vm.driver is not None and len(args) == 1 and isinstance(node, ast.Call) and scope is not None:
+    if len(args) == 1 and isinstance(node, ast.Call) and scope is not None:
         look_up(vm, node.args[0], scope, node)
     element = vm.element(args[0]) if args else UNKNOWN
     if args and isinstance(args[0], Ref) and differs_per_step(vm, args[0], element):
@@ -369,14 +371,17 @@ def differs_per_step(vm: Interpreter, iterator: Ref, element: Value) -> bool:
 
 
 def look_up(vm: Interpreter, search: ast.expr, scope: Scope, node: ast.AST) -> None:
-    """``next(size for size in sizes if size >= rows)``: raises where no size is large enough."""
+    """``next(size for size in sizes if size >= rows)``, ``min(...)``: raises where no size is large enough."""
+    if vm.driver is None:
+        return
     match search:
-        case ast.GeneratorExp(
-            generators=[ast.comprehension(iter=sizes, ifs=[ast.Compare(ops=[ast.GtE() | ast.LtE()])])]
+        case (
+            ast.GeneratorExp(generators=[ast.comprehension(iter=sizes, ifs=[ast.Compare(ops=[ast.GtE() | ast.LtE()])])])
+            | ast.ListComp(generators=[ast.comprehension(iter=sizes, ifs=[ast.Compare(ops=[ast.GtE() | ast.LtE()])])])
         ):
             with vm.silent():
                 items = vm.items(vm.eval(sizes, scope))
-            if items is not None and vm.driver is not None:
+            if items is not None:
                 vm.driver.buckets.on_lookup(vm, items, node, sizes)
         case _:
             pass

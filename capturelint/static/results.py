@@ -72,13 +72,19 @@ def result(
         "drawn": next((t.drawn for t in tensors if t.drawn), None) if memory is Memory.HOST else None,
         "deps": frozenset(sorted(deps, key=str)[:MAX_DEPS]) if len(deps) > MAX_DEPS else deps,
     }
-    return Tensor(**{**fields, **more})  # type: ignore[arg-type]
+    made = Tensor(**{**fields, **more})  # type: ignore[arg-type]
+    if vm.driver is not None and memory is not Memory.HOST:
+        vm.driver.on_derive(vm, made, tensors)
+    return made
 
 
 def fork(vm: Interpreter, node: ast.AST) -> None:
     """Device work under ``with torch.cuda.stream(side)`` while recording."""
-    if vm.stream_stack and (found := vm.side_streams.get(vm.stream_stack[-1])) is not None:
-        found.joined = False
+    if not vm.stream_stack or (found := vm.side_streams.get(vm.stream_stack[-1])) is None:
+        return
+    found.joined = False
+    if not (found.waits or {vm.stream_stack[-1], UNKNOWN} & vm.step.forked):
+        found.forked = False
 
 
 def operate(
@@ -230,8 +236,6 @@ def shaped(
         made = result(vm, operands, node, rank, kind or lead.kind)
         if name in NON_NEGATIVE:
             made = replace(made, negative=False)
-        if name in COPIES and vm.driver is not None:
-            vm.driver.on_copy(vm, made, lead)
         if name == "contiguous":
             lead = replace(lead, strided=False)
         return as_view(made, lead) if name in VIEWS else made
@@ -256,7 +260,6 @@ NON_NEGATIVE = frozenset({"abs", "clamp", "clamp_min", "relu", "where", "masked_
 """Operations by which code replaces the negative slots of padded rows."""
 COUNTS = frozenset({"sum", "cumsum", "prod", "cumprod", "nansum"})
 """Operations that give whole numbers for flags."""
-COPIES = frozenset({"clone", "float", "half", "bfloat16", "double", "int", "long", "to_dense"})
 VIEWS = frozenset(
     [
         "transpose",

@@ -46,5 +46,9 @@ class Stream:
 
     site: Site
     joined: bool = False
+    forked: bool = True
+    """False where work was put on it before it waited for anything."""
+    waits: bool = False
+    """True where the code under it waits for something that nobody knows."""
     marked: bool = False
     """True where an event that outlives the step was recorded after the work: code elsewhere may wait for it."""

@@ -215,7 +215,7 @@ def move(vm: Interpreter, name: str, args: list[Value], kwargs: dict[str, Value]
         return tensor
     made = replace(moved, ident=vm.ident(), home=tensor.home if wanted is tensor.memory else None, view=True)
     if vm.driver is not None:
-        vm.driver.on_copy(vm, made, tensor)
+        vm.driver.on_derive(vm, made, [tensor])
     return made
 
 
