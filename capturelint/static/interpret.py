@@ -375,7 +375,7 @@ class Interpreter:
         work = self.step.work
         truth = self.truth(value, node.test, "if", report_step=False)
         if truth is Truth.HOST and self.recording:
-            truth = known(steady.long_enough(node.test, node.body, node.orelse))
+            truth = known(steady.settled_by_warm_up(node.test, node.body, node.orelse, rest))
         if truth is Truth.TRUE:
             self.narrow(node.test, scope, True)
             return self.run(node.body, scope)

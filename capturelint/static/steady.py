@@ -127,6 +127,73 @@ def flag(node: ast.expr) -> bool | None:
             return None
 
 
+def settled_by_warm_up(
+    test: ast.expr, body: list[ast.stmt], orelse: list[ast.stmt], rest: list[ast.stmt]
+) -> bool | None:
+    """What a test says that asks for what warm-up has built; ``None`` where it asks another thing."""
+    answer = long_enough(test, body, orelse)
+    return built(test, body, orelse, rest) if answer is None else answer
+
+
+def built(test: ast.expr, body: list[ast.stmt], orelse: list[ast.stmt], rest: list[ast.stmt]) -> bool | None:
+    """Whether what is built on first use is there, where one side of a condition on it builds it: warm-up has.
+
+    ``if self.x is None or key != self.key: self.x = build()``, ``if key in self.x: return self.x[key]`` before it is
+    stored. What is computed from itself is not built once: it moves.
+    """
+    held, there = set(held_in(test)), asks_presence(test)
+    if not held or there is None:
+        return None
+    if held & set(built_in(orelse if there else body)):
+        return there
+    returns = body[-1] if body and isinstance(body[-1], ast.Return) else None
+    given = set(held_in(returns.value)) if returns is not None and returns.value is not None else set()
+    return True if there and held & given & set(built_in(rest)) else None
+
+
+def asks_presence(test: ast.expr) -> bool | None:
+    """Whether a test asks if something is there, or the same; ``False`` if it asks whether it is missing, or another.
+
+    ``x is not None and key == x.key`` and ``x is None or key != x.key``; ``None`` for a test of another kind.
+    """
+    match test:
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            answer = asks_presence(operand)
+            return None if answer is None else not answer
+        case ast.BoolOp(op=op, values=values):
+            wanted = isinstance(op, ast.And)
+            about = [asks_presence(value) for value in values if any(held_in(value))]
+            return wanted if about and all(answer is wanted for answer in about) else None
+        case ast.Compare(ops=[ast.Is() | ast.IsNot() as op], comparators=[ast.Constant(value=None)]):
+            return isinstance(op, ast.IsNot)
+        case ast.Compare(ops=[ast.Eq() | ast.In()]):
+            return True
+        case ast.Compare(ops=[ast.NotEq() | ast.NotIn()]):
+            return False
+        case _:
+            return None
+
+
+def held_in(node: ast.expr) -> Iterator[str]:
+    """The attributes that an expression reads, ``self.x`` of ``self.x[0].shape``: those of plain names."""
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Attribute) and isinstance(inner.value, ast.Name):
+            yield f"{inner.value.id}.{inner.attr}"
+
+
+def built_in(statements: list[ast.stmt]) -> Iterator[str]:
+    """The attributes that statements store, or store an item of, computed from other things than themselves."""
+    for node in nodes_of(statements):
+        if not isinstance(node, ast.Assign):
+            continue
+        sources = set(held_in(node.value))
+        for target in node.targets:
+            for part in target.elts if isinstance(target, ast.Tuple) else [target]:
+                place = part.value if isinstance(part, ast.Subscript) else part
+                if isinstance(place, ast.Attribute) and not sources.intersection(held_in(place)):
+                    yield from held_in(place)
+
+
 def long_enough(test: ast.expr, body: list[ast.stmt], orelse: list[ast.stmt]) -> bool | None:
     """What a test says that asks whether a container, or a table, is long enough; ``None`` where it asks another thing.
 
