@@ -29,6 +29,7 @@ WATCHED = (
     "with torch.device",
     "set_default_validate_args(False",
     "register_generator_state",
+    "mark_static_address",
 )
 """What changes all of a program from one place in it: what is analysed depends on any file that says one of these."""
 

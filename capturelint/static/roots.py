@@ -281,6 +281,8 @@ def parameters(stage: Stage, vm: Interpreter, definition: FunctionDef) -> Iterat
             yield argument.arg, NONE
             continue
         value = described(vm, argument, definition.module)
+        if value is UNKNOWN and argument.arg in written_in_place(vm, definition):
+            value = Tensor(Memory.DEVICE, sure=Confidence.LIKELY, ident=vm.ident(), argument=True)
         default = defaults.get(argument.arg)
         if default is not None:
             given = vm.quiet_eval(default, Scope(definition.module))
@@ -290,6 +292,20 @@ def parameters(stage: Stage, vm: Interpreter, definition: FunctionDef) -> Iterat
             value = join(given, value) if carried or (usual and value is not UNKNOWN) else given
             value = present(value) if carried else value
         yield argument.arg, value
+
+
+def written_in_place(vm: Interpreter, definition: FunctionDef) -> frozenset[str]:
+    """The parameters that a function calls an in-place method of tensors on: ``keys`` of ``keys.index_copy_(...)``."""
+    return frozenset(
+        node.func.value.id
+        for node in ast.walk(definition.node)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Name)
+        and node.func.attr.endswith("_")
+        and node.func.attr != "requires_grad_"
+        and {node.func.attr, node.func.attr[:-1]} & (vm.catalog.results.keys() | vm.catalog.operations.keys())
+    )
 
 
 def present(value: Value) -> Value:

@@ -170,6 +170,8 @@ def is_compiled_input(vm: Interpreter, target: Tensor) -> bool:
     Parameters and buffers of modules have one; arguments, and attributes of any other object, do not
     (torch.compiler_cudagraph_trees, "Input Mutation Support").
     """
+    if vm.index.mentions("mark_static_address"):
+        return False  # whoever calls the compiled code may have marked it
     if target.argument:
         return True
     found = vm.heap.objects.get(target.home.owner) if target.home is not None else None
