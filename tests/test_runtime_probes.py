@@ -4,10 +4,12 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch
 from runtime_here import CLEAN, messages_of, plan, write_target
 
 from capturelint.runtime.blame import Suspects, blame
 from capturelint.runtime.observations import BucketResult
+from capturelint.runtime.poison import spoil
 from capturelint.runtime.syntax import source_lines
 from capturelint.vocabulary import Verdict
 
@@ -212,3 +214,19 @@ def test_random_draws_of_the_device_generator_agree_in_every_probe(tmp_path):
     source = CLEAN.replace("return state(x)", "return torch.multinomial(state(x).softmax(-1), 1)")
     found = results(tmp_path, source, 2, 1)
     assert [found[size].verdict for size in (1, 2)] == [Verdict.OK, Verdict.OK]
+
+
+@pytest.mark.parametrize(
+    ("values", "spoiled"),
+    [
+        (torch.tensor([3, 0, -1, 70_000]), torch.ones(4, dtype=torch.int64)),
+        (torch.tensor([3, 0, 7, 9], dtype=torch.int32), torch.tensor([1, 0, 1, 0], dtype=torch.int32)),
+        (torch.tensor([0.5, -2.0, 0.0, 1e-9]), torch.full((4,), torch.nan)),
+        (torch.full((8,), 0.25, dtype=torch.bfloat16), torch.full((8,), torch.nan, dtype=torch.bfloat16)),
+        (torch.zeros(4), torch.full((4,), torch.nan)),
+    ],
+    ids=["indices", "32-bit indices", "floats", "halves", "zeros"],
+)
+def test_free_memory_is_spoiled_as_what_it_holds(values, spoiled):
+    spoil(values.view(torch.uint8))
+    assert torch.equal(values.nan_to_num(7.0), spoiled.nan_to_num(7.0))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from runtime_here import write_target
 from test_verify_blame import (
+    AROUND,
     ASKED,
     DRIVER,
     FREED,
@@ -77,6 +78,26 @@ def test_a_driver_that_is_silently_wrong_is_blamed_on_its_line(tmp_path, body, r
     assert (rule, marked(DRIVER + body)) in [(each["rule"], each.get("line")) for each in found["findings"]]
 
 
+def test_memory_that_is_free_and_that_nobody_takes_is_found(tmp_path):
+    target = write_target(tmp_path, DRIVER + LEFT)
+    (bucket,) = (found := report(target, "1", "--driver", "drive"))["buckets"]
+    assert (bucket["verdict"], "free memory overwritten" in bucket["message"]) == ("replay-differs", True)
+    assert ("state-rebind", marked(DRIVER + LEFT)) in [(each["rule"], each.get("line")) for each in found["findings"]]
+
+
+def test_a_right_driver_is_right_with_free_memory_overwritten(tmp_path):
+    found = report(write_target(tmp_path, DRIVER + RIGHT), "1", "--driver", "drive")
+    assert (found["verdict"], found["buckets"][0]["probes"]) == ("safe", ["free memory overwritten"])
+
+
+def test_an_assertion_of_the_device_is_blamed_on_what_moved(tmp_path):
+    found = report(write_target(tmp_path, DRIVER + ASSERTED), "1", "--driver", "drive")
+    assert [bucket["verdict"] for bucket in found["buckets"]] == ["replay-differs"]
+    assert [(each["rule"], each.get("line")) for each in found["findings"]] == [
+        ("input-rebind", marked(DRIVER + ASSERTED))
+    ]
+
+
 @pytest.mark.parametrize(
     ("body", "verdict", "rule"),
     [
@@ -93,6 +114,31 @@ def test_what_has_no_frame_is_blamed_on_its_line(tmp_path, body, verdict, rule):
     assert found["buckets"][0]["verdict"] == verdict
     assert (rule, marked(source)) in [(each["rule"], each.get("line")) for each in found["findings"]]
 
+
+RIGHT = AROUND.replace("BETWEEN", "pass")
+
+LEFT = """
+@torch.no_grad()
+def drive(device):
+    eager, x, y = build(), inputs(0), torch.empty(2, 4, device=device)
+    def prepared(model):
+        return capture(lambda: y.copy_(model.layer(x)))
+    graph, _ = prepared(build())  # here
+    graph.replay()
+    return {"expected": eager.layer(x)[None], "got": y[None]}
+"""
+
+ASSERTED = """
+@torch.no_grad()
+def drive(device):
+    table = torch.nn.Embedding(8, 4).to(device)
+    slots = {"x": torch.zeros(2, dtype=torch.long, device=device)}
+    graph, output = capture(lambda: table(slots["x"]))
+    slots["x"] = torch.ones(2, dtype=torch.long, device=device)  # here
+    taken = torch.full((2,), 1 << 40, dtype=torch.long, device=device)
+    graph.replay()
+    return {"expected": table(slots["x"])[None], "got": output[None].clone()}
+"""
 
 DRAWS = (
     STEP

@@ -29,7 +29,7 @@ from capturelint.runtime.states import Origin, UnequalCopiesError
 from capturelint.runtime.target import Target
 from capturelint.runtime.timeline import Operations
 from capturelint.runtime.trace import Call, Recorder
-from capturelint.runtime.witness import aftermath, is_broken, is_out_of_memory, refusal
+from capturelint.runtime.witness import aftermath, first_line, is_broken, is_out_of_memory, refusal
 from capturelint.vocabulary import ObservationKind, Verdict
 
 FROZEN = {
@@ -132,7 +132,7 @@ def replay_and_judge(session: Session, bucket: int, reference: Reference, captur
     except (RuntimeError, IndexError) as error:
         if session.channel.now.stage is not Stage.REPLAY:
             raise
-        text = " ".join(str(error).split("\n")[0].split())
+        text = first_line(error)
         message = f"replay fails in step {session.channel.now.step}, where eager does not: {text}"
         found = causes or ([] if is_broken(error) else explanation(session, bucket))
         seen = tuple(found) or (Observation(ObservationKind.VALUES_DIFFER, message, step=session.channel.now.step),)
@@ -200,7 +200,7 @@ def refused(
 ) -> Judged:
     """The result of a capture that raised."""
     if is_out_of_memory(error):
-        message = " ".join(str(error).split("\n")[0].split())
+        message = first_line(error)
         return Judged(BucketResult(bucket, Verdict.OUT_OF_MEMORY, message=message), unfit=True)
     calls = [call for call in recorder.calls if call.failed] or reference.calls
     seen = refusal(error, session.project, calls, forks.unjoined, session.plan.warm_up)

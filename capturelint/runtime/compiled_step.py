@@ -30,6 +30,7 @@ from capturelint.runtime.replay import run_replay
 from capturelint.runtime.rewind import Memory
 from capturelint.runtime.service import load_target
 from capturelint.runtime.target import Inputs, Target
+from capturelint.runtime.witness import first_line
 
 COMPILED_FACTOR = 4.0
 """Fused kernels keep what eager rounds between two of its own; their error may be this many times a replay's."""
@@ -168,7 +169,7 @@ def compiled_and_captured(plain: Session, result: CompiledBucket, seen: Seen) ->
         error = compare(seen.outputs[plan.warm_up :], replayed.outputs).worst
         times = quantiles(time_replay(plain, size, captured)[0])
     except Exception as refusal:  # noqa: BLE001  the target's code runs here and may raise anything
-        text = " ".join(str(refusal).split("\n")[0].split())
+        text = first_line(refusal)
         return replace(result, notes=(*result.notes, f"compiled and captured by hand: {text}"))
     if not error <= seen.tolerance:
         note = f"compiled and captured by hand: replay is {error:.2g} of the largest value off, so it is not timed"

@@ -30,6 +30,7 @@ from capturelint.runtime.patched import patched
 from capturelint.runtime.project import Project
 from capturelint.runtime.states import RandomState
 from capturelint.runtime.trace import Call, Recorder, Watch, each_tensor, key_of, short_name
+from capturelint.runtime.witness import first_line
 from capturelint.vocabulary import ObservationKind
 
 MAX_SLOTS = 2000
@@ -266,8 +267,7 @@ class DrivenRun(Watch):  # type: ignore[no-untyped-call]
 
     def failed_replay(self, error: BaseException, frame: FrameType) -> Observation:
         """A replay, or the eager step in front of it, that raises: it is waited for, so that its error comes here."""
-        text = " ".join(str(error).split("\n")[0].split())
-        message = f"the captured step fails at replay {len(self.epochs)}: {type(error).__name__}: {text}"
+        message = f"the captured step fails at replay {len(self.epochs)}: {type(error).__name__}: {first_line(error)}"
         return Observation(ObservationKind.VALUES_DIFFER, message, self.project.spots(frame))
 
     def note_holders(self, taken: Taken, frames: Sequence[FrameType]) -> None:

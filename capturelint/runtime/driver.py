@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -21,18 +22,21 @@ from capturelint.runtime.forks import Forks
 from capturelint.runtime.launches import Launches
 from capturelint.runtime.observations import BucketResult, Observation
 from capturelint.runtime.outputs import Leaf, leaves
+from capturelint.runtime.poison import FreeMemory
 from capturelint.runtime.project import Project
 from capturelint.runtime.protocol import Plan, Stage
 from capturelint.runtime.target import pick
-from capturelint.runtime.witness import AFTERMATH, REFUSALS, aftermath, is_broken, is_out_of_memory, refusal
+from capturelint.runtime.witness import AFTERMATH, REFUSALS, aftermath, first_line, is_broken, is_out_of_memory, refusal
 from capturelint.vocabulary import ObservationKind, Verdict
+
+Judge = Callable[[Any], BucketResult]
 
 DRIVEN = 0
 """A driver has no batch size of ours."""
 
 
-def run_driver(plan: Plan, channel: Channel, project: Project) -> None:
-    """Run a plan's driver and send its one result."""
+def run_driver(plan: Plan, channel: Channel, project: Project, device: str) -> None:
+    """Run a plan's driver and send its one result, completed by what a second run under worse conditions shows."""
     channel.enter(Stage.LOAD)
     path = Path(plan.target)
     assert plan.driver is not None
@@ -44,23 +48,70 @@ def run_driver(plan: Plan, channel: Channel, project: Project) -> None:
     forks, launches = Forks(project), Launches()
     try:
         with forks.watching(), launches.watching():
-            returned = driver(DEVICE)
-            torch.cuda.synchronize()
+            returned = settled(driver)
             channel.look()
     except BaseException as error:  # noqa: BLE001 - the driver may raise anything, sys.exit included
         result = failed(error, project, forks, launches)
         channel.send(explained(result, driver, project) if launches.in_replay and not is_broken(error) else result)
         return
-    if isinstance(returned, Mapping) and returned.keys() >= {"expected", "got"}:
-        expected, got = returned["expected"], returned["got"]
-    else:
-        channel.enter(Stage.EAGER, DRIVEN)
-        expected, got = reference(plan, path)(DEVICE), returned
-    result = compared(plan, steps_of(expected), steps_of(got))
+    judge = judge_of(plan, path, channel, returned)
+    result = judge(returned)
     if result.verdict is Verdict.REPLAY_DIFFERS:
         channel.enter(Stage.BLAME, DRIVEN)
         result = explained(result, driver, project)
     channel.send(result)
+    # The emulator overwrites freed memory by itself, at the first run.
+    if result.verdict is Verdict.OK and device == "cuda":
+        channel.enter(Stage.PROBE, DRIVEN)
+        channel.send(with_free_memory_overwritten(result, judge, driver, project))
+
+
+def judge_of(plan: Plan, path: Path, channel: Channel, returned: object) -> Judge:
+    """How what a driver returns becomes a result; its eager counterpart runs once, where it brings none with it."""
+    if isinstance(returned, Mapping) and returned.keys() >= {"expected", "got"}:
+        return lambda given: compared(plan, steps_of(given["expected"]), steps_of(given["got"]))
+    channel.enter(Stage.EAGER, DRIVEN)
+    expected = steps_of(reference(plan, path)(DEVICE))
+    return lambda given: compared(plan, expected, steps_of(given))
+
+
+def with_free_memory_overwritten(
+    result: BucketResult, judge: Judge, driver: Callable[[str], object], project: Project
+) -> BucketResult:
+    """The result of a right driver once free memory is overwritten in front of its replays.
+
+    Memory that a graph reads and nobody holds keeps its values as long as nobody asks for it.
+    """
+    try:
+        with Launches(FreeMemory().overwrite).watching():
+            again = judge(settled(driver))
+        plain = again if again.verdict is Verdict.OK else judge(settled(driver))
+    except BaseException as error:  # noqa: BLE001 - the driver may raise anything, sys.exit included
+        if is_broken(error):
+            return spoiled(result, f"the driver fails: {first_line(error)}")
+        return replace(result, probes=(f"{NOT_OVERWRITTEN} raises {type(error).__name__} when it runs again",))
+    if again.verdict is Verdict.OK:
+        return replace(result, probes=("free memory overwritten",))
+    if plain.verdict is not Verdict.OK:
+        return replace(result, probes=(f"{NOT_OVERWRITTEN} differs by itself when it runs again",))
+    return explained(replace(spoiled(again, again.message), is_lost=False), driver, project)
+
+
+NOT_OVERWRITTEN = "free memory not overwritten: the driver"
+
+
+def settled(driver: Callable[[str], object]) -> object:
+    """What a driver returns, when the device is done with it."""
+    returned = driver(DEVICE)
+    torch.cuda.synchronize()
+    return returned
+
+
+def spoiled(result: BucketResult, what: str) -> BucketResult:
+    """The result of a driver that goes wrong with free memory overwritten."""
+    message = f"with the device's free memory overwritten in front of each replay, {what}"
+    seen = Observation(ObservationKind.VALUES_DIFFER, message)
+    return replace(result, verdict=Verdict.REPLAY_DIFFERS, message=message, observations=(seen,), is_lost=True)
 
 
 def traced(driver: Callable[[str], object], project: Project) -> BucketResult:

@@ -1,6 +1,8 @@
-"""Memory that a replay must not depend on, overwritten in front of it: output buffers, free blocks of the pool."""
+"""Memory that a replay must not depend on, overwritten in front of it: outputs, free blocks of the pool and others."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass, field
 
 import torch
 
@@ -50,6 +52,59 @@ def poison_pool(captured: Captured) -> None:
 
 def overwrite(address: int, nbytes: int, device: int) -> None:
     """Fill device memory that no tensor holds."""
+    at(address, nbytes, device).fill_(ALL_ONES)
+
+
+def at(address: int, nbytes: int, device: int) -> torch.Tensor:
+    """The bytes of device memory, whoever has them."""
     where = torch.device("cuda", device)
     raw = torch._C._construct_storage_from_data_pointer(address, where, nbytes)
-    torch.empty(0, dtype=torch.uint8, device=where).set_(raw, 0, (nbytes,), (1,)).fill_(ALL_ONES)
+    return torch.empty(0, dtype=torch.uint8, device=where).set_(raw, 0, (nbytes,), (1,))
+
+
+NO_POOL = (0, 0)
+"""The pool of what belongs to no graph; a free block of a graph's pool may hand values to the next graph of it."""
+
+SAMPLE_NBYTES = 1 << 16
+SMALL = 1 << 20
+
+
+@dataclass(slots=True)
+class FreeMemory:
+    """The free blocks of torch's allocator outside every pool, each overwritten once, in place, while it is free.
+
+    Only a graph can still read them. What a graph itself writes there afterwards stays, as under the emulator.
+    """
+
+    known: set[tuple[int, int, int]] = field(default_factory=set)
+
+    def overwrite(self) -> None:
+        """Wait for the device, and overwrite what has become free."""
+        torch.cuda.synchronize()
+        free = {
+            (block["address"], block["size"], segment["device"])
+            for segment in torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
+            if tuple(segment.get("segment_pool_id", ())) == NO_POOL
+            for block in segment["blocks"]
+            if block["state"] == "inactive"
+        }
+        for address, nbytes, device in free - self.known:
+            spoil(at(address, nbytes, device))
+        self.known = free
+
+
+def spoil(memory: torch.Tensor) -> None:
+    """Fill bytes with NaN; where they hold small integers, which most often index, with other small ones.
+
+    A huge index would turn a silent error into an assertion that takes the device with it.
+    """
+    if holds_integers(memory[:SAMPLE_NBYTES].cpu()):
+        memory[: memory.numel() // 8 * 8].view(torch.int64).fill_(1)
+    else:
+        memory.fill_(ALL_ONES)
+
+
+def holds_integers(head: torch.Tensor) -> bool:
+    """Whether bytes look like integers of 32 or 64 bits; floats of any use are large as integers, zeros are either."""
+    numbers = head[: head.numel() // 4 * 4].view(torch.int32).long()
+    return bool((numbers != 0).any()) and bool((numbers.abs() < SMALL).all())

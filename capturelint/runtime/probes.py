@@ -24,13 +24,14 @@ from capturelint.runtime.liveness import Liveness, freed_memory
 from capturelint.runtime.observations import BucketResult, Observation, Spot
 from capturelint.runtime.outputs import Leaf, keep, leaves
 from capturelint.runtime.padding import find_leak, leak_observation
-from capturelint.runtime.poison import poison_outputs, poison_pool, storage
+from capturelint.runtime.poison import FreeMemory, poison_outputs, poison_pool, storage
 from capturelint.runtime.protocol import Stage
 from capturelint.runtime.replay import run_replay
 from capturelint.runtime.states import RandomState
 from capturelint.runtime.target import Inputs, Target
 from capturelint.runtime.trace import Call, Recorder
 from capturelint.runtime.varied import can_scale, constants, far_order, moved_target, varied_target
+from capturelint.runtime.witness import first_line
 from capturelint.vocabulary import ObservationKind, Verdict
 
 REFUSALS = (RuntimeError, TypeError, ValueError, IndexError, KeyError, AssertionError, AttributeError)
@@ -73,12 +74,12 @@ Probe = Callable[[Session, Kept], Seen]
 def probed(session: Session, kept: Kept, device: str) -> BucketResult:
     """The result after the probes that need one bucket alone.
 
-    The emulator overwrites freed memory by itself at every replay, so its pool is not probed again.
+    The emulator overwrites freed memory by itself at every replay, so that is not probed again.
     """
     names: list[str] = []
     unsure: list[Observation] = []
     for name, probe in PROBES.items():
-        if name == POOL and device != "cuda":
+        if name in OVERWRITTEN and device != "cuda":
             continue
         session.channel.enter(Stage.PROBE, kept.size)
         try:
@@ -120,6 +121,21 @@ def overwritten(session: Session, kept: Kept, poison: Callable[[Captured], None]
     lines = list(dict.fromkeys(call.spots for call in calls if call.short in EMPTY and call.spots))
     found = [Observation(ObservationKind.MEMORY_UNDEFINED, message, spots, step=step) for spots in lines]
     return Seen(message, tuple(found) or (Observation(ObservationKind.VALUES_DIFFER, message, step=step),))
+
+
+def free_memory_overwritten(session: Session, kept: Kept) -> Seen:
+    """Memory that nobody holds has other values when a replay starts."""
+    memory = FreeMemory()
+    if not can_run(memory.overwrite):
+        return Seen("")
+    step = first_wrong(session, kept, session.target, memory.overwrite)
+    if step is None:
+        return Seen("free memory overwritten")
+    message = (
+        f"overwriting free memory before a replay changes step {step}: the graph reads what was freed, "
+        "by a kernel that is no call of torch's"
+    )
+    return Seen(message, (Observation(ObservationKind.VALUES_DIFFER, message, step=step),))
 
 
 def can_run(poison: Callable[[], None]) -> bool:
@@ -235,7 +251,7 @@ def inputs_alive(session: Session, kept: Kept) -> Seen:
     except RuntimeError as error:
         if "dead tensor" not in str(error):
             raise
-        message = " ".join(str(error).split("\n")[0].split())
+        message = first_line(error)
         return Seen(message, (Observation(ObservationKind.MEMORY_FREED, message, step=plan.warm_up),))
     after = {home.name: home.tensor.data_ptr() for home in homes(captured.state)}
     moved = [name for name, address in before.items() if after.get(name) != address]
@@ -257,12 +273,14 @@ def padding_ignored(session: Session, kept: Kept) -> Seen:
     return Seen(seen.text if seen.sure else f"padding changes live rows in step {leak.step}", (seen,))
 
 
-POOL = "pool"
+POOL, FREE = "pool", "free memory"
+OVERWRITTEN = (POOL, FREE)
 PROBES: Mapping[str, Probe] = {
     "other memory": inputs_moved,
     "memory alive": inputs_alive,
     "outputs": outputs_overwritten,
     POOL: pool_overwritten,
+    FREE: free_memory_overwritten,
     "other inputs": inputs_varied,
     "padding": padding_ignored,
 }

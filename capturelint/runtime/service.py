@@ -21,7 +21,7 @@ from capturelint.runtime.probes import Kept, interleaved, probed
 from capturelint.runtime.project import Project, project_roots
 from capturelint.runtime.protocol import Done, Fault, Plan, Stage
 from capturelint.runtime.target import Target, is_model_only, load_module, plain_target
-from capturelint.runtime.witness import is_out_of_memory
+from capturelint.runtime.witness import first_line, is_out_of_memory
 from capturelint.vocabulary import Verdict
 
 
@@ -32,7 +32,7 @@ def run_plan(plan: Plan, machine: Machine, channel: Channel) -> None:
         if plan.driver is not None:
             from capturelint.runtime.driver import run_driver
 
-            run_driver(plan, channel, project)
+            run_driver(plan, channel, project, machine.device)
             return
         channel.enter(Stage.LOAD)
         target = load_target(plan)
@@ -159,7 +159,7 @@ def fault_message(error: BaseException, stage: Stage, step: int | None, project:
     where = f"{os.path.relpath(spots[-1].path)}:{spots[-1].line}: " if spots else ""
     if isinstance(error, SyntaxError) and not spots:
         where = f"{error.filename}:{error.lineno}: "
-    text = " ".join(str(error).split("\n")[0].split())
+    text = first_line(error)
     did = f"calls sys.exit({error.code!r})" if isinstance(error, SystemExit) else "raises"
     said = (
         ""

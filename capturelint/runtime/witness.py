@@ -49,6 +49,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, on one line whatever spaces it has."""
+    return " ".join(str(error).split("\n")[0].split())
+
+
 def is_broken(error: BaseException) -> bool:
     """Whether the device can do nothing more after this error."""
     return "CUDA error" in str(error)
@@ -59,7 +64,7 @@ def refusal(
 ) -> Observation:
     """What a failed capture tells. ``eager`` holds the same step's calls, made without a capture."""
     cause = first_error(error, REFUSALS)
-    text = " ".join(str(cause).split("\n")[0].split()) or type(cause).__name__
+    text = first_line(cause) or type(cause).__name__
     spots = project.raised_at(cause)
     kind = kind_of(cause, spots, eager)
     if kind is ObservationKind.UNJOINED_STREAM:
