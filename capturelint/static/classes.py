@@ -266,10 +266,19 @@ def field_default(vm: Interpreter, field: ast.AnnAssign, module: Module, extra: 
             if keyword.arg == "default":
                 return vm.quiet_eval(keyword.value, Scope(module))
             if keyword.arg == "default_factory":
-                return vm.quiet_call(vm.quiet_eval(keyword.value, Scope(module)), [], field)
+                made = vm.quiet_call(vm.quiet_eval(keyword.value, Scope(module)), [], field)
+                return filled(vm, made) if extra else made
         return UNKNOWN
     value = vm.quiet_eval(field.value, Scope(module))
     return join(value, given(vm, field.annotation)) if value == NONE and extra else value
+
+
+def filled(vm: Interpreter, value: Value) -> Value:
+    """A container that somebody fills, where it is empty by default."""
+    found = vm.heap.get(value) if isinstance(value, Ref) else None
+    if isinstance(value, Ref) and found is not None and found.sort is not Sort.INSTANCE and not found.slots:
+        vm.heap.replace(value, element=UNKNOWN, opaque=True)
+    return value
 
 
 def given(vm: Interpreter, annotation: ast.expr | None) -> Value:
