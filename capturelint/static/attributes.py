@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from capturelint.static import calls, classes, registries
 from capturelint.static.homes import Object, Sort, Store, fresh_tensors, tensors_of
 from capturelint.static.index import ClassDef, FunctionDef, FunctionNode
+from capturelint.static.records import replace
 from capturelint.static.values import (
     NONE,
     UNKNOWN,
@@ -219,8 +219,20 @@ def find_method(
     vm: Interpreter, definition: ClassDef, name: str, after: ClassDef | None = None
 ) -> tuple[object, ClassDef] | None:
     """The method or class-level assignment that a class or its bases give a name, and the class that has it."""
+    order = bases(vm, definition)
+    known = vm.members.get(definition)
+    if known is None or known[0] is not order:  # while its bases are looked for, a class has another order
+        known = vm.members[definition] = order, {}
+    key = name, after
+    if key not in known[1]:
+        known[1][key] = find_member(order, name, after)
+    return known[1][key]
+
+
+def find_member(order: list[ClassDef | str], name: str, after: ClassDef | None) -> tuple[object, ClassDef] | None:
+    """The same, looked for in an order of classes."""
     skipping = after is not None
-    for base in bases(vm, definition):
+    for base in order:
         if skipping:
             skipping = base is not after
             continue

@@ -7,10 +7,10 @@ reads them.
 from __future__ import annotations
 
 import ast
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from capturelint.static.events import Site
+from capturelint.static.records import replace
 from capturelint.static.values import Home, Tensor, Value, constant, int_constant
 from capturelint.vocabulary import Confidence, EventKind, Phase
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from capturelint.static import attributes, classes, host_calls, python_calls, registries, results, steady, torch_calls
 from capturelint.static.homes import Object, Sort, as_slots
 from capturelint.static.index import ClassDef, FunctionDef, FunctionNode
+from capturelint.static.records import replace
 from capturelint.static.state import Call, RaisedError
 from capturelint.static.values import (
     NONE,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from capturelint.static import attributes, nn_calls, python_calls, registries
 from capturelint.static.homes import Object, Sort
 from capturelint.static.index import ClassDef, FunctionDef, Module
+from capturelint.static.records import replace
 from capturelint.static.values import (
     NONE,
     UNKNOWN,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from capturelint.static import attributes
 from capturelint.static.homes import LENGTH, Object, Sort, fresh_tensors
+from capturelint.static.records import replace
 from capturelint.static.values import (
     NONE,
     UNKNOWN,

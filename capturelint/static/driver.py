@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeGuard
 
 from capturelint.static.buckets import Buckets
@@ -17,6 +17,7 @@ from capturelint.static.events import Site
 from capturelint.static.homes import Step, fresh_tensors, numbers_differ, tensors_of
 from capturelint.static.index import FunctionDef
 from capturelint.static.kept_arguments import KeptArguments
+from capturelint.static.records import replace
 from capturelint.static.state import Call
 from capturelint.static.step_end import finish_step
 from capturelint.static.values import (

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from capturelint.place import Frame, Place
+from capturelint.static.records import quick
 from capturelint.vocabulary import Confidence, EventKind, Phase, Varies
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Site:
     """A piece of source text and the chain of calls that led to it. ``code`` is the text, on one line."""
@@ -17,6 +19,7 @@ class Site:
     trail: tuple[Frame, ...] = field(default=(), compare=False)
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Event:
     """One thing that happened at one place.

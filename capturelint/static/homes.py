@@ -8,12 +8,13 @@ and that is what tells growth and rebinding from a harmless ``torch.cat`` and a 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from operator import is_
 
 from capturelint.static.events import Site
 from capturelint.static.index import ClassDef
+from capturelint.static.records import quick, replace
 from capturelint.static.values import (
     Const,
     Home,
@@ -38,6 +39,7 @@ class Sort(Enum):
     SET = "set"
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Object:
     """One mutable object. ``slots`` are attributes, items by key, or items by index.
@@ -293,6 +295,7 @@ class Step:
     work: int = 0
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Store:
     """A tensor put into a slot that outlives the step: what was there, what is there, under which conditions."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -26,6 +25,7 @@ from capturelint.static import (
 )
 from capturelint.static.homes import Object, Sort, as_slots
 from capturelint.static.index import ClassDef
+from capturelint.static.records import replace
 from capturelint.static.values import (
     NONE,
     UNKNOWN,

@@ -7,12 +7,12 @@ The exact cases were measured on an H200 (constructs of the operation catalogue)
 from __future__ import annotations
 
 import ast
-from dataclasses import replace
 from typing import TYPE_CHECKING, TypeGuard
 
 from capturelint.static import attributes, results, torch_calls
 from capturelint.static.homes import Object, Sort, tensors_of
 from capturelint.static.index import ClassDef
+from capturelint.static.records import replace
 from capturelint.static.values import (
     NONE,
     UNKNOWN,

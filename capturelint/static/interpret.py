@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from capturelint.catalog import Operations
@@ -35,6 +34,7 @@ from capturelint.static.events import Event, Site
 from capturelint.static.facts import Watch
 from capturelint.static.homes import Heap, Object, Sort, Step
 from capturelint.static.index import ClassDef, FunctionDef, Import, Index, Module
+from capturelint.static.records import replace
 from capturelint.static.state import Call, RaisedError, State, Stream
 from capturelint.static.values import (
     NONE,
@@ -87,6 +87,7 @@ GUESSED_FUEL = 80_000
 FUEL = 400_000
 """Expressions that one entry may evaluate; what is not reached by then is not analysed, and the report says so."""
 
+CONTAINS = ("__contains__",)
 BINARY: dict[type[ast.operator], Callable[[object, object], object]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -108,6 +109,31 @@ COMPARE: dict[type[ast.cmpop], Callable[..., object]] = {
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }
+
+
+@dataclass(slots=True)
+class Doubted:
+    """Conditions on the way to the code in a ``with`` statement. A class, since there are millions of these."""
+
+    vm: Interpreter
+    doubt: int = 0
+    hidden: int = 0
+    soft: int = 0
+    muted: int = 0
+
+    def __enter__(self) -> None:
+        self.add(1)
+
+    def __exit__(self, *fault: object) -> None:
+        self.add(-1)
+
+    def add(self, sign: int) -> None:
+        """Enter or leave the code."""
+        vm = self.vm
+        vm.doubt += sign * self.doubt
+        vm.hidden += sign * self.hidden
+        vm.soft += sign * self.soft
+        vm.muted += sign * self.muted
 
 
 class Interpreter:
@@ -141,6 +167,8 @@ class Interpreter:
         self.default_memory = Memory.HOST
         self.module_memory = Memory.DEVICE
         self.orders: dict[ClassDef, list[ClassDef | str]] = {}
+        self.members: dict[ClassDef, tuple[object, dict[object, tuple[object, ClassDef] | None]]] = {}
+        """What ``attributes.find_method`` found, by class: its bases in their order, and what they give a name."""
         self.instances: dict[object, Value] = {}
         self.remembered: dict[object, Value] = {}
         """What functions that keep their answers gave, by function and arguments."""
@@ -257,8 +285,7 @@ class Interpreter:
         self.heap.merge([state.objects for state in states])
         return True
 
-    @contextmanager
-    def uncertain(self, truth: Truth, test: ast.expr | None = None, outcome: bool = True) -> Iterator[None]:
+    def uncertain(self, truth: Truth, test: ast.expr | None = None, outcome: bool = True) -> Doubted:
         """Code that runs only under a condition nobody knows, and where it has this ``outcome``.
 
         Whether an optional argument is there is a condition that a step can take: less sure, but no doubt. That a text
@@ -268,24 +295,11 @@ class Interpreter:
         doubt, hidden = int(truth in (Truth.HOST, Truth.STEP)) - soft, int(truth is Truth.DEVICE)
         if truth is Truth.HOST and test is not None and picks_one(test, outcome):
             doubt = MAX_DOUBT
-        self.doubt += doubt
-        self.hidden += hidden
-        self.soft += soft
-        try:
-            yield
-        finally:
-            self.doubt -= doubt
-            self.hidden -= hidden
-            self.soft -= soft
+        return Doubted(self, doubt, hidden, soft)
 
-    @contextmanager
-    def silent(self) -> Iterator[None]:
+    def silent(self) -> Doubted:
         """Code whose events do not count: error paths, shadow runs."""
-        self.muted += 1
-        try:
-            yield
-        finally:
-            self.muted -= 1
+        return Doubted(self, muted=1)
 
     # ---------------------------------------------------------------- statements
 
@@ -353,9 +367,6 @@ class Interpreter:
 
     def run_raise(self, node: ast.Raise, scope: Scope) -> bool:
         """An error path: what its message reads is read only when the program is failing anyway."""
-        with self.silent():
-            if node.exc is not None:
-                self.eval(node.exc, scope)
         return False
 
     def run_assert(self, node: ast.Assert, scope: Scope) -> bool:
@@ -370,7 +381,7 @@ class Interpreter:
     def run_if(self, node: ast.If, scope: Scope, rest: list[ast.stmt]) -> bool:
         """Both sides where the condition is not known, one where it is."""
         value = self.eval(node.test, scope)
-        if any(isinstance(option, CaptureQuery) for option in options(value)) and self.recording:
+        if capture_query(value) is not None and self.recording:
             return managers.run_capture_query(self, node, value, scope, rest)
         work = self.step.work
         truth = self.truth(value, node.test, "if", report_step=False)
@@ -1155,7 +1166,7 @@ class Interpreter:
 
     def contains(self, left: Value, right: Value, node: ast.AST, negated: bool) -> Value:
         """``x in y``: over a device tensor it is a read; over a dict of known keys it is known."""
-        answer = protocols.run_method(self, right, ("__contains__",), [left], node)
+        answer = protocols.run_method(self, right, CONTAINS, [left], node) if isinstance(right, Ref) else None
         if answer is not None:
             return answer
         tensor = tensor_in(right) or (tensor_in(left) if self.compares_items(right) else None)
@@ -1315,8 +1326,9 @@ class Interpreter:
 
     def truth(self, value: Value, node: ast.expr, how: str, report_step: bool = True) -> Truth:
         """What a condition says. A tensor on the device is read to find out, and that is an event."""
-        asked = protocols.run_method(self, value, protocols.CONVERSIONS["bool"], [], node)
-        value = asked if asked is not None else value
+        if isinstance(value, Ref):
+            asked = protocols.run_method(self, value, protocols.CONVERSIONS["bool"], [], node)
+            value = asked if asked is not None else value
         if isinstance(value, Const):
             return Truth.TRUE if value.value else Truth.FALSE
         answers = {self.truth_of(option) for option in options(value)}

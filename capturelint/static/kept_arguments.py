@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 from capturelint.static.homes import numbers_differ
 from capturelint.static.index import FunctionDef
+from capturelint.static.records import replace
 from capturelint.static.values import Const, Home, Number, Scope, Value, deps_of
 from capturelint.vocabulary import Confidence, Varies
 

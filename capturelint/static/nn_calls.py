@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from capturelint.static import attributes, results, torch_calls, transfers
 from capturelint.static.homes import Object, Sort
 from capturelint.static.index import ClassDef
+from capturelint.static.records import replace
 from capturelint.static.values import (
     NONE,
     UNKNOWN,

@@ -79,7 +79,13 @@ def compared(vm: Interpreter, op: ast.cmpop, left: Value, right: Value, node: as
 
 
 def written(vm: Interpreter, value: Ref, node: ast.AST) -> None:
-    """The text of an object: what its class defines for that, or its items or fields, one by one."""
+    """The text of an object: what its class defines for that, or its items or fields, one by one.
+
+    What a text says is not known to the analysis, so only the events of making it count, and there are some only where
+    code is recorded or a driver waits.
+    """
+    if vm.driver is None and (vm.muted or not vm.recording):
+        return
     found = vm.heap.get(value)
     if found is None or run_method(vm, value, ("__str__", "__repr__"), [], node) is not None:
         return

@@ -29,7 +29,7 @@ def fill(vm: Interpreter, name: str, value: Value, module: Module) -> None:
         for statement in top_level(module.tree.body):
             if fills(statement, name):
                 vm.run([statement], Scope(module))
-        functions = {f.name for f in module.functions.values() if mentions(f, name) and decorates(f)}
+        functions = {f.name for f in mentioning(module, name) if decorates(f)}
         keeps = found.cls is not None and any(map(decorates, found.cls.methods.values()))
         decorators = functions if found.cls is None else {name} if keeps else set()
         for decorator, definition in registered(vm, decorators, module)[:MAX_REGISTERED]:
@@ -116,6 +116,13 @@ def imported_modules(vm: Interpreter, importer: Module, but: Module) -> list[Mod
         if module is not None and module is not but:
             found[module] = None
     return list(found)
+
+
+def mentioning(module: Module, name: str) -> list[FunctionDef]:
+    """The functions of a module that read or write one of its names."""
+    if name not in module.mentioning:
+        module.mentioning[name] = [function for function in module.functions.values() if mentions(function, name)]
+    return module.mentioning[name]
 
 
 def mentions(function: FunctionDef, name: str) -> bool:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from capturelint.static import attributes, torch_calls, transfers
+from capturelint.static.records import replace
 from capturelint.static.values import (
     NONE,
     UNKNOWN,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from capturelint.arguments import CACHES, COUNTERS, TOKENS
 from capturelint.catalog import Operations
@@ -19,6 +19,7 @@ from capturelint.static.facts import CallFact, SlotFact, Watch, describe, slot_f
 from capturelint.static.homes import LENGTH, Objects, Sort, Step
 from capturelint.static.index import ClassDef, FunctionDef, Index, Module
 from capturelint.static.interpret import FUEL, GUESSED_FUEL, Interpreter
+from capturelint.static.records import replace
 from capturelint.static.regions import CACHE_WORDS, Entry, EntryKind
 from capturelint.static.state import Call
 from capturelint.static.steady import comes_with_prompt

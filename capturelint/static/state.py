@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from capturelint.static.events import Site
 from capturelint.static.homes import Objects
 from capturelint.static.index import Module
+from capturelint.static.records import quick
 from capturelint.static.values import Value
 
 
@@ -32,6 +33,7 @@ class RaisedError(Exception):
     """A call that surely raises, inside a ``try`` of the analysed code."""
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class State:
     """The local names and the heap at one point."""

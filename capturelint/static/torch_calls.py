@@ -8,13 +8,13 @@ tensor of the widest operand's rank where an operand is a tensor, else nothing k
 from __future__ import annotations
 
 import ast
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from capturelint.catalog import Case, Operation
 from capturelint.static import attributes, protocols, results, transfers
 from capturelint.static.homes import Sort
 from capturelint.static.index import ClassDef
+from capturelint.static.records import replace
 from capturelint.static.values import (
     NONE,
     UNKNOWN,

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
+from capturelint.static.records import quick, replace
 from capturelint.vocabulary import Confidence, Varies
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Truth(Enum):
     """A value on the device: reading it is the hazard."""
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Home:
     """A slot that outlives a step: an attribute, an item, or a static input."""
@@ -65,11 +67,13 @@ class Home:
         return str(self.key)
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Unknown:
     """Anything."""
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Const:
     """A host value known exactly: number, text, ``None``, ``...``. ``deps`` are the homes that it was computed from."""
@@ -78,6 +82,7 @@ class Const:
     deps: frozenset[Home] = frozenset()
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Member:
     """A member of an enumeration, as the value of a ``Const``: equal to itself only."""
@@ -89,6 +94,7 @@ class Member:
         return f"{self.definition.name}.{self.name}"
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Number:
     """A host number or flag that is not known exactly.
@@ -104,11 +110,13 @@ class Number:
     sure: Confidence = Confidence.CERTAIN
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Text:
     """A host string that is not known exactly."""
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class CaptureQuery:
     """The answer of ``is_current_stream_capturing()``; ``negated`` after ``not``."""
@@ -116,6 +124,7 @@ class CaptureQuery:
     negated: bool = False
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Device:
     """A ``torch.device``: of the accelerator, of the host, or not known."""
@@ -123,6 +132,7 @@ class Device:
     memory: Memory
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Dtype:
     """A ``torch.dtype``."""
@@ -130,6 +140,7 @@ class Dtype:
     kind: Kind
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """A tensor. ``rank`` is ``None`` where it is not known.
@@ -182,6 +193,7 @@ class Tensor:
         return self.memory in (Memory.HOST, Memory.PINNED)
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Sequence:
     """An immutable sequence: exact ``items``, or ``None`` and any number of ``element``."""
@@ -191,6 +203,7 @@ class Sequence:
     shape: bool = False
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Slice:
     """``start:stop:step``."""
@@ -200,6 +213,7 @@ class Slice:
     step: Value
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Range:
     """``range(...)``; ``items`` where all bounds are constants and the range is short."""
@@ -208,6 +222,7 @@ class Range:
     items: tuple[int, ...] | None = None
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Ref:
     """A pointer to an object in the heap."""
@@ -215,6 +230,7 @@ class Ref:
     oid: int
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Function:
     """A function of the analysed code with the environment that it closes over."""
@@ -231,6 +247,7 @@ class Function:
         return id(self.definition)
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Lambda:
     """A lambda with the environment that it closes over."""
@@ -243,6 +260,7 @@ class Lambda:
         return id(self.node)
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Method:
     """A function bound to its first argument."""
@@ -251,6 +269,7 @@ class Method:
     owner: Value
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Partial:
     """``functools.partial(function, *args, **kwargs)``."""
@@ -260,6 +279,7 @@ class Partial:
     kwargs: tuple[tuple[str, Value], ...]
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Class:
     """A class of the analysed code."""
@@ -270,6 +290,7 @@ class Class:
         return id(self.definition)
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class ModuleValue:
     """A module of the analysed code."""
@@ -280,6 +301,7 @@ class ModuleValue:
         return id(self.module)
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class External:
     """A name from outside the analysed code, by its dotted path: ``torch.nn.functional.softmax``."""
@@ -287,6 +309,7 @@ class External:
     path: str
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class BoundExternal:
     """An attribute of a value that no analysed code defines: ``tensor.sum``, ``[].append``."""
@@ -295,6 +318,7 @@ class BoundExternal:
     name: str
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Super:
     """``super()`` inside a method: attribute look-up starts after ``after``."""
@@ -306,6 +330,7 @@ class Super:
         return id(self.after)
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Union:
     """One of a few alternatives."""
