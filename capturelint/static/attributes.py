@@ -14,6 +14,7 @@ from capturelint.static import calls, classes, registries
 from capturelint.static.homes import Object, Sort, Store, fresh_tensors, tensors_of
 from capturelint.static.index import ClassDef, FunctionDef, FunctionNode
 from capturelint.static.records import replace
+from capturelint.static.state import at_work
 from capturelint.static.values import (
     NONE,
     UNKNOWN,
@@ -623,6 +624,8 @@ def write_slot(vm: Interpreter, owner: Ref, key: object, value: Value, node: ast
             record_store(vm, home, old if old is not None else NONE, value, node)
     if isinstance(value, Tensor) and value.on_host and not same and vm.heap.persistent(owner) and home in value.deps:
         vm.heap.per_step.add(home)
+    if isinstance(value, (Const, Number)) and home in value.deps and any(map(at_work, vm.stack)):
+        value = replace(value, deps=value.deps - {home})  # what it counts up, it counts down again
     if not isinstance(value, Tensor) or not same:
         vm.heap.write(owner, key, value)
 

@@ -18,7 +18,7 @@ from capturelint.static.homes import Step, fresh_tensors, numbers_differ, tensor
 from capturelint.static.index import FunctionDef
 from capturelint.static.kept_arguments import KeptArguments
 from capturelint.static.records import replace
-from capturelint.static.state import Call
+from capturelint.static.state import Call, at_work
 from capturelint.static.step_end import finish_step
 from capturelint.static.values import (
     NONE,
@@ -31,7 +31,6 @@ from capturelint.static.values import (
     Sequence,
     Tensor,
     Value,
-    constant,
     deps_of,
     options,
     tensor_in,
@@ -229,7 +228,7 @@ class Driver:
         if isinstance(before, Ref) and isinstance(value, Ref):
             self.replaced[home] = before
         elif is_host_number(value) and numbers_differ(before, value) and not self.in_step(vm):
-            if not (isinstance(constant(value), bool) and any(map(is_manager, vm.stack))):
+            if not any(map(at_work, vm.stack)):
                 self.facts.late.add(home)
             if value in self.facts.parts:
                 self.facts.keyed.add(home)
@@ -416,16 +415,6 @@ def is_method(calls: list[Call]) -> bool:
     """A method that others call, and no initialiser."""
     definition = calls[0].definition if calls else None
     return isinstance(definition, FunctionDef) and definition.owner is not None and definition.name != "__init__"
-
-
-def is_manager(call: Call) -> bool:
-    """A context manager at work: the flag that it sets is a mode, and it takes it back."""
-    definition = call.definition
-    if not isinstance(definition, FunctionDef):
-        return False
-    decorators = definition.node.decorator_list
-    named = definition.name in ("__enter__", "__exit__")
-    return named or any("contextmanager" in ast.unparse(decorator) for decorator in decorators)
 
 
 def is_parameter(value: Value | None) -> TypeGuard[Tensor]:

@@ -43,8 +43,17 @@ if TYPE_CHECKING:
 
 
 def load(vm: Interpreter, owner: Value, index: Value, node: ast.Subscript) -> Value:
-    """``owner[index]``."""
-    return union([load_one(vm, option, index, node) for option in options(owner) if option != NONE])
+    """``owner[index]``; by a name, only what may have one is meant."""
+    holders = [option for option in options(owner) if option != NONE]
+    if isinstance(constant(index), str):
+        holders = [option for option in holders if not counts_items(vm, option)] or holders
+    return union([load_one(vm, option, index, node) for option in holders])
+
+
+def counts_items(vm: Interpreter, value: Value) -> bool:
+    """A tensor, a tuple, a list: its items have numbers and no names."""
+    found = vm.heap.get(value) if isinstance(value, Ref) else None
+    return isinstance(value, (Tensor, Sequence)) or (found is not None and found.sort is Sort.LIST)
 
 
 def load_one(vm: Interpreter, owner: Value, index: Value, node: ast.Subscript) -> Value:
@@ -78,7 +87,9 @@ def sequence_item(vm: Interpreter, owner: Sequence, index: Value, node: ast.Subs
         return owner.items[at] if -len(owner.items) <= at < len(owner.items) else UNKNOWN
     found = element_of(owner)
     # A tuple is a record: which of its items is meant decides what it is.
-    return as_guess(found) if owner.items is not None and not owner.shape and index is UNKNOWN else found
+    record = owner.items is not None and index is UNKNOWN
+    record = record or len({type(option) for option in options(found) if option != NONE}) > 1
+    return as_guess(found) if record and not owner.shape else found
 
 
 def as_guess(value: Value) -> Value:

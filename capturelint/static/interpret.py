@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -623,7 +623,7 @@ class Interpreter:
             case ast.Tuple() | ast.List():
                 self.unpack(target.elts, value, scope, node)
             case ast.Starred():
-                self.assign(target.value, Sequence(None, self.element(value)), scope, node)
+                self.assign(target.value, self.new_list(value), scope, node)
             case _:
                 pass
 
@@ -643,10 +643,16 @@ class Interpreter:
 
     def unpack(self, targets: list[ast.expr], value: Value, scope: Scope, node: ast.AST) -> None:
         """``a, b = value``."""
-        parts = self.parts(value, len(targets))
         starred = next((at for at, target in enumerate(targets) if isinstance(target, ast.Starred)), None)
-        if starred is not None:
+        items = self.items(value) if starred is not None else None
+        if starred is None:
+            parts = self.parts(value, len(targets))
+        elif items is not None and len(items) >= len(targets) - 1:
+            after = len(items) - (len(targets) - starred - 1)
+            parts = [*items[:starred], Sequence(tuple(items[starred:after])), *items[after:]]
+        else:
             parts = [self.element(value)] * len(targets)
+            parts[starred] = Sequence(None, parts[starred])
         for target, part in zip(targets, parts, strict=True):
             self.assign(target, part, scope, node)
 
@@ -674,7 +680,7 @@ class Interpreter:
             case Ref():
                 found = self.heap.get(value)
                 if found is not None and found.sort is Sort.LIST and found.element is None:
-                    return [self.heap.read(value, key) or UNKNOWN for key in sorted(found.slots, key=str)]
+                    return [self.heap.read(value, key) or UNKNOWN for key in in_order(found.slots)]
                 if found is not None and found.sort is Sort.DICT and found.element is None:
                     return [Const(key) for key in found.slots]
                 if found is not None and found.element is None and attributes.list_base(self, found):
@@ -1423,6 +1429,11 @@ class Interpreter:
 def known(answer: bool | None) -> Truth:
     """What a condition says whose answer may be known."""
     return Truth.HOST if answer is None else Truth.TRUE if answer else Truth.FALSE
+
+
+def in_order(keys: Iterable[object]) -> list[object]:
+    """The keys of a list, by position."""
+    return sorted(keys, key=lambda key: (key if isinstance(key, int) else -1, str(key)))
 
 
 def doubted(doubt: int) -> Confidence:

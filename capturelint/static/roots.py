@@ -10,9 +10,9 @@ import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from capturelint.arguments import CACHES, COUNTERS, TOKENS
+from capturelint.arguments import COUNTERS, TOKENS
 from capturelint.catalog import Operations
-from capturelint.static import classes
+from capturelint.static import classes, steady
 from capturelint.static.driver import Driver, Facts
 from capturelint.static.events import Event
 from capturelint.static.facts import CallFact, SlotFact, Watch, describe, slot_facts
@@ -22,7 +22,6 @@ from capturelint.static.interpret import FUEL, GUESSED_FUEL, Interpreter
 from capturelint.static.records import replace
 from capturelint.static.regions import CACHE_WORDS, Entry, EntryKind
 from capturelint.static.state import Call
-from capturelint.static.steady import comes_with_prompt
 from capturelint.static.step_end import finish_step
 from capturelint.static.values import (
     NONE,
@@ -50,9 +49,7 @@ from capturelint.vocabulary import Confidence, Phase, Varies
 MAX_RUNS = 4
 MAX_RECORDS = 3
 """Records within records whose replacement is followed."""
-CARRIED = frozenset(
-    [*TOKENS, *CACHES, "past_key_value", "cache_params", "layer_past", "decoder_input_ids", "encoder_outputs"]
-)
+CARRIED = frozenset([*TOKENS, *steady.CARRIED, "decoder_input_ids", "encoder_outputs"])
 """What a decode step is given though it may be left out: tokens, what earlier steps filled, what an encoder made."""
 
 
@@ -278,7 +275,7 @@ def parameters(stage: Stage, vm: Interpreter, definition: FunctionDef) -> Iterat
         if bound is not None:
             yield argument.arg, bound
             continue
-        if vm.decoding and comes_with_prompt(argument.arg):
+        if vm.decoding and steady.comes_with_prompt(argument.arg):
             yield argument.arg, NONE
             continue
         value = described(vm, argument, definition.module)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from capturelint.static.events import Site
 from capturelint.static.homes import Objects
-from capturelint.static.index import Module
+from capturelint.static.index import FunctionDef, Module
 from capturelint.static.records import quick
 from capturelint.static.values import Value
 
@@ -54,3 +54,13 @@ class Stream:
     """True where the code under it waits for something that nobody knows."""
     marked: bool = False
     """True where an event that outlives the step was recorded after the work: code elsewhere may wait for it."""
+
+
+def at_work(call: Call) -> bool:
+    """A context manager at work: the flag that it sets is a mode, and it takes it back."""
+    definition = call.definition
+    if not isinstance(definition, FunctionDef):
+        return False
+    decorators = definition.node.decorator_list
+    named = definition.name in ("__enter__", "__exit__")
+    return named or any("contextmanager" in ast.unparse(decorator) for decorator in decorators)
