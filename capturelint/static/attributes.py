@@ -618,7 +618,7 @@ def write_slot(vm: Interpreter, owner: Ref, key: object, value: Value, node: ast
         value = vm.driver.alias(vm, vm.driver.grown(value, node), node)
         vm.driver.on_store(vm, owner, key, old, value, node)
     home = Home(owner.oid, key)
-    if vm.recording and vm.heap.persistent(owner) and not same:
+    if (vm.recording or vm.warms_compiled) and vm.heap.persistent(owner) and not same:
         tensors = tensors_of(vm.heap, value)
         if any(t.home is None or (t.home != home and not t.view) for t in tensors):
             record_store(vm, home, old if old is not None else NONE, value, node)

@@ -163,9 +163,10 @@ def call_external_instance(
         inner = found.slots["function"]
         compiled, vm.compiled = vm.compiled, True
         try:
-            return vm.call(inner, args, kwargs, node, extra=extra)
+            value = vm.call(inner, args, kwargs, node, extra=extra)
         finally:
             vm.compiled = compiled
+        return vm.driver.on_compiled_result(vm, value) if vm.driver is not None else value
     return UNKNOWN
 
 
@@ -213,6 +214,7 @@ def run_function(
     if vm.recording:
         vm.reached[definition] = None
     begun = vm.driver.on_call(vm, definition, scope) if vm.driver is not None else 0
+    replays = vm.driver.replays if vm.driver is not None else 0
     try:
         alive = vm.run(definition.node.body, scope)
     finally:
@@ -223,7 +225,11 @@ def run_function(
         vm.compiled = compiled
     if vm.trying == vm.conditions() and not (alive or call.returns or call.yields):
         raise RaisedError
-    return leave(vm, call, alive)
+    value = leave(vm, call, alive)
+    if vm.driver is None:
+        return value
+    value = vm.driver.on_compiled_result(vm, value) if function.compiled else value
+    return vm.driver.on_result(vm, value, node, replays)
 
 
 def remembered(

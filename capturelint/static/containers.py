@@ -143,7 +143,7 @@ def keep(vm: Interpreter, owner: Ref, value: Value, node: ast.AST, exact: bool =
     if vm.recording and vm.heap.persistent(owner) and vm.driver is None and not vm.doubt:
         vm.heap.per_step.add(Home(owner.oid, LENGTH))
     if vm.driver is not None:
-        vm.driver.on_keep(vm, value, node, "append")
+        value = vm.driver.on_keep(vm, value, node, "append")
     if vm.recording and vm.heap.persistent(owner) and fresh_tensors(vm.heap, value):
         attributes.record_store(vm, Home(owner.oid, "append"), NONE, value, node)
     looping = vm.driver is not None and vm.driver.loops > 0

@@ -10,6 +10,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+
+
+from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TYPE_CHECKING, TypeGuard
 
 from capturelint.static.buckets import Buckets
@@ -107,8 +111,11 @@ class Driver:
         """Replays before the running call, or round of a loop, began."""
         self.origins: dict[int, set[int]] = {}
         """What tensors were computed from, outside the recording, with all that came before."""
-        self.aliases: dict[int, tuple[int, Site]] = {}
         self.in_flight: set[int] = set()
+        self.fetched: dict[int, object] = {}
+        """Host blocks that the device fills, by tensor, and the function that asked for it."""
+        self.mapping: ast.AST | None = None
+        """The last ``map`` whose function replayed a graph."""
         self.rewritten: set[Home] = set()
         self.replaced: dict[Home, Ref] = {}
         """Objects that recorded code read, by the slots that hold another one since the capture."""
@@ -201,9 +208,8 @@ class Driver:
             self.idents.add(tensor.ident)
             self.idents_now.add(tensor.ident)
             self.buckets.on_use(tensor)
-        kept = self.aliases.get(tensor.ident)
-        if kept is not None and kept[0] < self.replays and not vm.recording:
-            vm.emit(EventKind.STALE_OUTPUT, kept[1], "name", Confidence.LIKELY, phase=Phase.REPLAY)
+        if tensor.kept is not None and tensor.kept[0] < self.replays and not vm.recording:
+            vm.emit(EventKind.STALE_OUTPUT, tensor.kept[1], "name", Confidence.LIKELY, phase=Phase.REPLAY)
 
     def on_store(
         self, vm: Interpreter, owner: Ref, key: object, old: Value | None, value: Value, node: ast.AST
@@ -252,12 +258,13 @@ class Driver:
         return value
 
     def on_compiled(self, vm: Interpreter, args: list[Value], node: ast.AST) -> None:
-        """Compiled code is called: a view cut from a growing tensor has other strides in every round."""
+        """Compiled code is called: a tensor that grows, and a view cut from one, has other strides in every round."""
         given = node.args if isinstance(node, ast.Call) and len(node.args) == len(args) else [node] * len(args)
         for value, argument in zip(args, given, strict=True):
             tensor = tensor_in(value)
-            if tensor is not None and tensor.strided and not vm.recording:
-                vm.emit(EventKind.STRIDE, argument, "sliced", Confidence.LIKELY, phase=Phase.REPLAY)
+            if tensor is not None and (tensor.strided or tensor.stretched) and not vm.recording:
+                how = "sliced" if tensor.strided else "grown"
+                vm.emit(EventKind.STRIDE, argument, how, Confidence.LIKELY, phase=Phase.REPLAY)
 
     def alias(self, vm: Interpreter, value: Value, node: ast.AST) -> Value:
         """A name for an output, given at one replay: what it is used for after the next one is another step's.
@@ -265,12 +272,14 @@ class Driver:
         A name given once, to what the capture returned, is the static output itself and meant to change.
         """
         again = self.loops > 0 or isinstance(getattr(node, "value", None), ast.Call)
-        later = not vm.recording and again and self.replays > max(self.replays_before, self.begun)
-        if not (later and isinstance(value, Tensor) and (value.output or value.home in self.moved)):
-            return value
-        ident = vm.ident()
-        self.aliases[ident] = (self.replays, vm.site(node))
-        return replace(value, ident=ident)
+        return self.named(vm, value, node, self.begun) if again else value
+
+    def named(self, vm: Interpreter, value: Value, node: ast.AST, begun: int) -> Value:
+        """The same value; an output of a replay since ``begun`` knows where it was given."""
+        later = not vm.recording and self.captures > 0 and self.replays > max(self.replays_before, begun)
+        if later and isinstance(value, Tensor) and (value.output or value.home in self.moved):
+            return replace(value, kept=(self.replays, vm.site(node)))
+        return value
 
     def on_derive(self, vm: Interpreter, made: Tensor, sources: list[Tensor]) -> None:
         """A tensor is computed outside the recording: filling what it was computed from does not fill it."""
@@ -306,6 +315,18 @@ class Driver:
     def on_wait(self) -> None:
         """The host waits for the device: no copy is under way."""
         self.in_flight.clear()
+        self.fetched.clear()
+
+    def on_fetched(self, vm: Interpreter, target: Tensor) -> None:
+        """The device copies into a pinned block, and nobody has waited for it."""
+        if not vm.recording and target.ident:
+            self.fetched[target.ident] = vm.stack[-1].definition
+
+    def on_host_read(self, vm: Interpreter, tensor: Tensor, node: ast.AST) -> None:
+        """The host looks at a block: in the function that asked for it to be filled, and without a wait?"""
+        definition = self.fetched.get(tensor.ident)
+        if isinstance(definition, FunctionDef) and definition is vm.stack[-1].definition and not waits(definition):
+            vm.emit(EventKind.STAGING, node, "unread", Confidence.LIKELY, phase=Phase.RECORDED)
 
     def on_mutate(self, vm: Interpreter, target: Tensor, source: Value | None, node: ast.AST) -> None:
         """An in-place write outside the recording: static inputs are filled, state is advanced or reset."""
@@ -369,12 +390,35 @@ class Driver:
                         EventKind.WARM_UP_STATE, site, "advanced", Confidence.LIKELY, name=str(home), phase=Phase.REPLAY
                     )
 
-    def on_keep(self, vm: Interpreter, value: Value, node: ast.AST, how: str) -> None:
-        """A value is kept across iterations: an output of the graph is overwritten by the next replay."""
-        if vm.recording or self.replays == self.replays_before or not self.loops:
-            return
-        if any(tensor.output or tensor.home in self.moved for tensor in tensors_of(vm.heap, value)):
-            vm.emit(EventKind.STALE_OUTPUT, node, how, Confidence.LIKELY, phase=Phase.REPLAY)
+    def on_keep(self, vm: Interpreter, value: Value, node: ast.AST, how: str) -> Value:
+        """A value is kept across iterations: an output of the graph is overwritten by the next replay.
+
+        What a comprehension or generator hands on without a replay was kept before, by somebody else.
+        """
+        handed_on = how in ("comprehension", "yield") and self.replays <= self.begun
+        if vm.recording or self.replays == self.replays_before or not self.loops or handed_on:
+            return value
+        if not any(tensor.output or tensor.home in self.moved for tensor in tensors_of(vm.heap, value)):
+            return value
+        vm.emit(EventKind.STALE_OUTPUT, node, how, Confidence.LIKELY, phase=Phase.REPLAY)
+        return without_names(value)
+
+    def on_listed(self, vm: Interpreter, node: ast.Call, value: Value) -> None:
+        """``list(map(f, xs))`` with an ``f`` that replays: all that it gives is held at once."""
+        outputs = [tensor for tensor in tensors_of(vm.heap, value) if tensor.output or tensor.home in self.moved]
+        if outputs and self.mapping is node.args[0] and not vm.recording:
+            vm.emit(EventKind.STALE_OUTPUT, node, "map", Confidence.LIKELY, phase=Phase.REPLAY)
+
+    def on_result(self, vm: Interpreter, value: Value, node: ast.AST, begun: int) -> Value:
+        """What a call gives that replayed a graph: an output, until the next replay."""
+        return self.named(vm, value, node, begun)
+
+    def on_compiled_result(self, vm: Interpreter, value: Value) -> Value:
+        """What compiled code gives is in the memory of a graph as well, until it is called again."""
+        if vm.recording:
+            return value
+        self.replays += 1
+        return as_output(value)
 
     def on_register(self, vm: Interpreter, key: Value, value: Value) -> None:
         """A graph is kept under a key: host values in the key are the same whenever that graph is replayed."""
@@ -409,6 +453,35 @@ def lengthens(node: ast.Assign) -> bool:
     sideways = name in ("cat", "concat", "concatenate") and any(ast.unparse(dim) != "0" for dim in dims)
     parts = {ast.unparse(part) for part in call.args[0].elts}
     return (sideways or name == "hstack") and ast.unparse(node.targets[0]) in parts
+
+
+def without_names(value: Value) -> Value:
+    """A value whose being kept has been said: later uses say no more."""
+    match value:
+        case Tensor():
+            return replace(value, kept=None)
+        case Sequence(items=items) if items is not None:
+            return replace(value, items=tuple(map(without_names, items)))
+        case _:
+            return value
+
+
+def as_output(value: Value) -> Value:
+    """The tensors of a value, as outputs of a graph."""
+    match value:
+        case Tensor():
+            return replace(value, output=True)
+        case Sequence(items=items) if items is not None:
+            return replace(value, items=tuple(map(as_output, items)))
+        case _:
+            return value
+
+
+@cache
+def waits(definition: FunctionDef) -> bool:
+    """Whether a function may wait for the device, by an object that nobody knows."""
+    names = ("synchronize", "query", "wait", "result")
+    return any(isinstance(node, ast.Attribute) and node.attr in names for node in ast.walk(definition.node))
 
 
 def is_method(calls: list[Call]) -> bool:

@@ -51,7 +51,7 @@ from capturelint.static.values import (
     union,
     varies_of,
 )
-from capturelint.vocabulary import EventKind, Varies
+from capturelint.vocabulary import Confidence, EventKind, Varies
 
 if TYPE_CHECKING:
     from capturelint.static.interpret import Interpreter
@@ -103,7 +103,7 @@ def call_external(
     if path.startswith("logging.") and path.removeprefix("logging.") in LOGGED:
         return logged(vm, path.removeprefix("logging."), args, node)
     if path.startswith(DRAWS) and path not in HARMLESS_CLOCKS:
-        return drawn(vm, node)
+        return shuffled(vm, node) if path.endswith(".shuffle") else drawn(vm, node)
     if path in ("random.Random", "numpy.random.default_rng", "numpy.random.RandomState"):
         return vm.heap.new(Object(Sort.INSTANCE, "random.Random"))
     if path.startswith(("math.", "numpy.", "operator.index", "cmath.")):
@@ -118,6 +118,13 @@ def call_external(
 def drawn(vm: Interpreter, node: ast.AST) -> Number:
     """A number from a host clock or generator: new at every step, and frozen where a graph records it."""
     return Number(Varies.PER_STEP, drawn=vm.site(node)) if vm.recording else Number()
+
+
+def shuffled(vm: Interpreter, node: ast.AST) -> Value:
+    """A list in a new order: in recorded code the order of the capture stays."""
+    site = vm.site(node)
+    vm.emit(EventKind.RANDOM, site, "drawn", Confidence.LIKELY, name=site.code)
+    return NONE
 
 
 def host_function(vm: Interpreter, path: str, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
@@ -479,7 +486,7 @@ def call_instance(
     if cls == LOGGER:
         return logged(vm, name, args, node)
     if cls == "random.Random":
-        return drawn(vm, node)
+        return shuffled(vm, node) if name == "shuffle" else drawn(vm, node)
     if cls == nn_calls.HANDLE and name == "remove":
         nn_calls.remove_hook(vm, found)
         return NONE

@@ -338,7 +338,7 @@ def store_object(vm: Interpreter, owner: Ref, index: Value, value: Value, node: 
         return
     key = constant(index)
     if vm.driver is not None:
-        vm.driver.on_keep(vm, value, node, "item")
+        value = vm.driver.on_keep(vm, value, node, "item")
         vm.driver.on_register(vm, index, value)
     if isinstance(key, (str, int, type(None))) and (found.sort is Sort.DICT or key in found.slots):
         attributes.write_slot(vm, owner, key, value, node)

@@ -257,6 +257,11 @@ class Interpreter:
         """True while the code that runs ends up in a graph."""
         return self.phase is Phase.RECORDED
 
+    @property
+    def warms_compiled(self) -> bool:
+        """True in the first run of compiled code: what it makes is in the memory of CUDAGraph Trees already."""
+        return self.compiled and self.phase is Phase.WARM_UP and self.driver is None
+
     def ident(self) -> int:
         """A number for a new tensor."""
         self.idents += 1
@@ -919,7 +924,7 @@ class Interpreter:
         if not generators:
             results.append(self.eval(elt, scope))
             if self.driver is not None:
-                self.driver.on_keep(self, results[-1], elt, "comprehension")
+                results[-1] = self.driver.on_keep(self, results[-1], elt, "comprehension")
             return True
         first, rest = generators[0], generators[1:]
         source = self.eval(first.iter, scope)

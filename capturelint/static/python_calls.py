@@ -135,10 +135,16 @@ def call_builtin(
         if name == "min" and len(args) == 1 and "default" not in kwargs and isinstance(node, ast.Call) and scope:
             look_up(vm, node.args[0], scope, node)
         return compare_all(vm, name, args, kwargs, node)
+    if vm.driver is not None and name in KEEPING and isinstance(node, ast.Call) and node.args:
+        vm.driver.on_listed(vm, node, vm.element(args[0]))
     if name in CONTAINERS:
         return make_container(vm, name, args, kwargs)
     handler = HANDLERS.get(name)
     return handler(vm, args, kwargs, node, scope) if handler is not None else UNKNOWN
+
+
+KEEPING = frozenset({"list", "tuple", "set", "sorted"})
+"""Built-ins that hold all that they are given at once."""
 
 
 def convert(vm: Interpreter, name: str, args: list[Value], node: ast.AST) -> Value:
@@ -150,6 +156,8 @@ def convert(vm: Interpreter, name: str, args: list[Value], node: ast.AST) -> Val
         return asked
     tensor = tensor_in(args[0])
     if tensor is not None:
+        if vm.driver is not None:
+            vm.driver.on_host_read(vm, tensor, node)
         if tensor.on_device:
             vm.emit(EventKind.SYNC, node, name, tensor.sure, name=name)
             return Number(Varies.PER_STEP, read=True)
@@ -309,7 +317,13 @@ def zipped(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: a
 
 def mapped(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None) -> Value:
     """``map(f, xs)``."""
-    return Sequence(None, vm.call(args[0], [vm.element(v) for v in args[1:]], {}, node)) if len(args) > 1 else UNKNOWN
+    if len(args) < 2:
+        return UNKNOWN
+    replays = vm.driver.replays if vm.driver is not None else 0
+    value = vm.call(args[0], [vm.element(v) for v in args[1:]], {}, node)
+    if vm.driver is not None and vm.driver.replays > replays:
+        vm.driver.mapping = node
+    return Sequence(None, value)
 
 
 def filtered(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None) -> Value:

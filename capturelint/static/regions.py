@@ -232,17 +232,18 @@ def compiled(module: Module) -> Iterator[Entry]:
 
 
 def compiled_callers(module: Module) -> Iterator[Entry]:
-    """The outermost functions around a loop that calls compiled code and concatenates along the way.
+    """The outermost functions around a loop that calls compiled code and concatenates or collects along the way.
 
-    What it hands over decides whether a graph can be used again; nothing else about it is judged.
+    What it hands over decides whether a graph can be used again, and what it keeps is overwritten; nothing else about
+    it is judged.
     """
-    if "cat(" not in module.text or not any(word in module.text for word in COMPILE_WORDS):
+    if not any(word in module.text for word in COMPILE_WORDS):
         return
     names = {f.name for f in functions(module) if any(map(compiles_with_graphs, f.node.decorator_list))}
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and compiles_with_graphs(node.value):
             names |= {name for target in node.targets if (name := ast.unparse(target).rpartition(".")[2])}
-    looping = {f for f in functions(module) if names & called_names(f) and names & names_in_growing_loops(f)}
+    looping = {f for f in functions(module) if names & called_names(f) and names & names_in_keeping_loops(f)}
     for root in outermost(looping, module) if looping else ():
         yield Entry(
             module.path, root.node.lineno, root.qualified_name, "calls code compiled for CUDA graphs",
@@ -250,14 +251,18 @@ def compiled_callers(module: Module) -> Iterator[Entry]:
         )  # fmt: skip
 
 
-def names_in_growing_loops(function: FunctionDef) -> frozenset[str]:
-    """The bare names that a function calls in loops that also concatenate."""
+def names_in_keeping_loops(function: FunctionDef) -> frozenset[str]:
+    """The bare names that a function calls in loops that also concatenate or append, and in comprehensions."""
     found: set[str] = set()
     for loop in ast.walk(function.node):
-        if isinstance(loop, (ast.For, ast.While)):
+        if isinstance(loop, (ast.For, ast.While, ast.ListComp)):
             names = {ast.unparse(n.func).rpartition(".")[2] for n in ast.walk(loop) if isinstance(n, ast.Call)}
-            found |= names if names & {"cat", "concat", "concatenate", "hstack"} else set()
+            found |= names if names & KEEPS or isinstance(loop, ast.ListComp) else set()
     return frozenset(found)
+
+
+KEEPS = frozenset({"cat", "concat", "concatenate", "hstack", "append", "extend"})
+"""Calls by which a loop makes something longer in every round."""
 
 
 def compiled_functions(argument: ast.expr, module: Module) -> Iterator[FunctionDef]:
@@ -272,6 +277,9 @@ def compiled_functions(argument: ast.expr, module: Module) -> Iterator[FunctionD
             for definition in module.classes.values():
                 if name in definition.methods:
                     yield definition.methods[name]
+        case ast.Attribute(value=ast.Name(id=owner), attr=name):
+            for value in (*assigned_values(name, module), *assigned_values(owner, module)):
+                yield from built_forward(value, module)
         case ast.Attribute(attr=name):
             for value in assigned_values(name, module):
                 yield from built_forward(value, module)

@@ -16,7 +16,7 @@ from capturelint.static import classes, steady
 from capturelint.static.driver import Driver, Facts
 from capturelint.static.events import Event
 from capturelint.static.facts import CallFact, SlotFact, Watch, describe, slot_facts
-from capturelint.static.homes import LENGTH, Objects, Sort, Step
+from capturelint.static.homes import LENGTH, Objects, Sort, Step, Store
 from capturelint.static.index import ClassDef, FunctionDef, Index, Module
 from capturelint.static.interpret import FUEL, GUESSED_FUEL, Interpreter
 from capturelint.static.records import replace
@@ -44,7 +44,7 @@ from capturelint.static.values import (
     options,
     union,
 )
-from capturelint.vocabulary import Confidence, Phase, Varies
+from capturelint.vocabulary import Confidence, EventKind, Phase, Varies
 
 MAX_RUNS = 4
 MAX_RECORDS = 3
@@ -133,6 +133,7 @@ def run_steps(stage: Stage, entry: Entry, prepare: object) -> Outcome:
     outcome = Outcome()
     if prepared is None:
         return outcome
+    made: list[Store] = []
     for run in range(MAX_RUNS):
         vm.heap.carry()
         vm.step = Step()
@@ -144,12 +145,15 @@ def run_steps(stage: Stage, entry: Entry, prepare: object) -> Outcome:
         vm.fuel = max(vm.fuel, 1)
         vm.call(prepared.function, list(prepared.args), dict(prepared.kwargs), prepared.node)
         if not vm.recording:
+            made = [store for store in vm.step.stores if store.old == NONE and not (store.doubt or store.hidden)]
             forget_first_state(vm, before)
         else:
             finish_step(vm)
             settle(vm, before)
             if not news(vm, known) and not changed_kind(vm, before):
                 break
+    for store in made:
+        vm.emit(EventKind.LAZY_INIT, store.site, "first-call", Confidence.LIKELY, name=str(store.home))
     outcome = outcome_of(vm)
     outcome.arguments = [(name, describe(value, vm)) for name, value in prepared.kwargs.items()]
     return outcome

@@ -118,7 +118,7 @@ def use(vm: Interpreter, tensors: list[Tensor]) -> None:
 
 def report_varying(vm: Interpreter, value: Value, node: ast.AST, how: str, name: str = "") -> None:
     """A host value that changes at every step reached recorded code: what it is now is baked."""
-    for option in map(as_number, options(value)):
+    for option in (as_number(one, how == "branch") for one in options(value)):
         if option is not None and option.varies is Varies.PER_STEP and not option.read:
             if option.drawn is not None:
                 vm.emit(EventKind.RANDOM, option.drawn, "drawn", option.sure, name=option.drawn.code)
@@ -136,9 +136,12 @@ def report_varying(vm: Interpreter, value: Value, node: ast.AST, how: str, name:
             return
 
 
-def as_number(value: Value) -> Number | None:
-    """A host number, as itself or as a 0-d tensor in host memory, which kernels take by value."""
-    if isinstance(value, Tensor) and value.on_host and value.rank == 0:
+def as_number(value: Value, asked: bool) -> Number | None:
+    """A host number, as itself or as a 0-d tensor in host memory, which kernels take by value.
+
+    A tensor of one element is a number too where its truth is ``asked`` for.
+    """
+    if isinstance(value, Tensor) and value.on_host and (value.rank == 0 or asked):
         return Number(value.varies, value.deps, value.drawn, sure=value.sure)
     return value if isinstance(value, Number) else None
 
@@ -285,6 +288,8 @@ def call(
     if name == "pin_memory" and (held := tensor_in(args[0])) is not None:
         return transfers.pinned(vm, held, node)
     if name in ("item", "tolist", "numpy"):
+        if vm.driver is not None and tensors:
+            vm.driver.on_host_read(vm, tensors[0], node)
         return results.read_value(vm, name, args, tensors)
     if "host" in sorts:
         return results.host_result(vm, name, args, tensors)

@@ -199,11 +199,16 @@ def move(vm: Interpreter, name: str, args: list[Value], kwargs: dict[str, Value]
     non_blocking = constant(kwargs.get("non_blocking", NONE))
     kind = kind or tensor.kind
     moved = replace(tensor, memory=wanted, kind=kind, extends=None)
+    if wanted is not tensor.memory:
+        moved = replace(moved, output=False, kept=None)
     if wanted is Memory.HOST and tensor.on_device:
         if name == "to" and True in (non_blocking, *map(constant, args[2:4])):
             # torch takes pinned memory for it and waits for nothing: the copy is recorded, and a replay fills it anew.
             made = replace(moved, memory=Memory.PINNED, varies=Varies.PER_STEP, placed=True)
-            return replace(made, home=None, ident=vm.ident(), deps=frozenset())
+            made = replace(made, home=None, ident=vm.ident(), deps=frozenset())
+            if vm.driver is not None:
+                vm.driver.on_fetched(vm, made)
+            return made
         vm.emit(EventKind.SYNC, node, "to-cpu" if name != "cpu" else "cpu", tensor.sure, name=name)
         return replace(moved, home=None, ident=vm.ident(), deps=frozenset())
     if wanted is Memory.DEVICE and tensor.on_host:
@@ -273,5 +278,8 @@ def copied_in(vm: Interpreter, target: Tensor, source: Tensor, kwargs: dict[str,
             pinned_source(vm, source, node, non_blocking)
         else:
             upload(vm, source, node, "copy_")
-    elif target.on_host and source.on_device and not (target.memory is Memory.PINNED and non_blocking is True):
+    elif target.on_host and source.on_device and target.memory is Memory.PINNED and non_blocking is True:
+        if vm.driver is not None:
+            vm.driver.on_fetched(vm, target)
+    elif target.on_host and source.on_device:
         vm.emit(EventKind.SYNC, node, "copy-to-host", source.sure, name="copy_")

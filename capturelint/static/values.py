@@ -179,6 +179,8 @@ class Tensor:
     """The call that drew a host tensor from a generator."""
     stretched: bool = False
     """True where its length, and not only what it holds, changes as ``varies`` says."""
+    kept: tuple[int, Site] | None = None
+    """The replay after which an output was given this name, and where: a later replay overwrites it."""
     strided: bool = False
     """True for a view whose strides change with the length of the tensor that it was cut from."""
 
@@ -494,8 +496,14 @@ def join_tensors(left: Tensor, right: Tensor) -> Tensor:
         array=left.array and right.array,
         drawn=left.drawn or right.drawn,
         stretched=left.stretched or right.stretched,
+        kept=latest(left.kept, right.kept),
         strided=left.strided or right.strided,
     )
+
+
+def latest(left: tuple[int, Site] | None, right: tuple[int, Site] | None) -> tuple[int, Site] | None:
+    """The newer of two names: whether the older one is still in use is not known."""
+    return max((one for one in (left, right) if one is not None), key=lambda one: one[0], default=None)
 
 
 def join_sequences(left: Sequence, right: Sequence) -> Sequence:
