@@ -10,9 +10,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-
-
-from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, TypeGuard
 
