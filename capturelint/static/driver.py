@@ -89,6 +89,8 @@ class Driver:
         self.final = final
         self.loops = 0
         self.captures = 0
+        self.around: list[Call] = []
+        """The calls in progress at a capture."""
         self.replays = 0
         self.loaded: set[Home] = set()
         self.loaded_now: set[Home] = set()
@@ -149,6 +151,7 @@ class Driver:
         ]
         vm.phase = Phase.REPLAY
         self.captures += 1
+        self.around += vm.stack
         self.replays_before = self.replays
         cold = bool(self.direct) and not self.direct & self.called
         if cold and self.final and self.region is not None and self.captures == 1:
@@ -243,6 +246,8 @@ class Driver:
         before = scope.names.get(name)
         old, new = tensor_in(before) if before is not None else None, tensor_in(value)
         rebound = old is not None and new is not None and old.ident != new.ident and old.ident in self.idents
+        # A parameter of what is called later, and the name in a loop over a literal, are names of their own.
+        rebound = rebound and any(call is vm.stack[-1] for call in self.around) and not walks_literal(node)
         if rebound and old is not None and old.ident not in self.copied and not old.parameter:
             fresh = frozenset({new.ident} if new is not None else ())
             self.pending.append(Pending(EventKind.INPUT_REBIND, vm.site(node), "name", name, fresh=fresh))
@@ -438,6 +443,11 @@ def other_numbers(vm: Interpreter, home: Home, captured: Ref) -> Iterator[Home]:
         pair = old.slots[key], new.slots[key]
         if all(map(is_host_number, pair)) and numbers_differ(*pair):
             yield Home(captured.oid, key)
+
+
+def walks_literal(node: ast.AST) -> bool:
+    """``for x in (a, b)``: the name goes over what other names hold."""
+    return isinstance(node, ast.For) and isinstance(node.iter, (ast.Tuple, ast.List))
 
 
 def lengthens(node: ast.Assign) -> bool:

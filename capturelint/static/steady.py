@@ -142,13 +142,31 @@ def built(test: ast.expr, body: list[ast.stmt], orelse: list[ast.stmt], rest: li
     stored. What is computed from itself is not built once: it moves.
     """
     held, there = set(held_in(test)), asks_presence(test)
-    if not held or there is None:
+    if there is None:
+        return None
+    if is_kept(test, orelse if there else body):
+        return there
+    if not held:
         return None
     if held & set(built_in(orelse if there else body)):
         return there
     returns = body[-1] if body and isinstance(body[-1], ast.Return) else None
     given = set(held_in(returns.value)) if returns is not None and returns.value is not None else set()
     return True if there and held & given & set(built_in(rest)) else None
+
+
+def is_kept(test: ast.expr, side: list[ast.stmt]) -> bool:
+    """Whether a side of ``x is None`` keeps the ``x`` that it builds: ``table[key] = x``, ``self.x = x``."""
+    names = {
+        part.left.id for part in ast.walk(test) if isinstance(part, ast.Compare) and isinstance(part.left, ast.Name)
+    }
+    return any(
+        isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Name)
+        and node.value.id in names
+        and any(isinstance(target, (ast.Attribute, ast.Subscript)) for target in node.targets)
+        for node in nodes_of(side)
+    )
 
 
 def asks_presence(test: ast.expr) -> bool | None:
