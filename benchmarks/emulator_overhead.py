@@ -73,7 +73,7 @@ def main():
                     step(*on_device)
 
             gc.disable()  # a collection in one of the captures is not the emulator's time
-            capture = best_ms(capture_once)
+            capture = best_ms(capture_once, before=graphs.clear)
             gc.enable()
             first = best_ms(lambda: graphs[0].replay(), before=capture_once)
             replay = best_ms(graphs[0].replay)

@@ -48,13 +48,15 @@ class Kernel:
         """Run it. Raises ``EmulationError`` if a CPU cannot."""
         try:
             return self.function(*args, **kwargs)
-        except NotImplementedError as error:
-            missing = NOT_FOR_TYPE.search(str(error))
-            if missing is not None and missing[1] in WIDER:
-                return self.widened(*WIDER[missing[1]], args, kwargs)
-            return self.faked(args, kwargs, error)
-        except EmulationError as error:
-            return self.faked(args, kwargs, error)
+        except (NotImplementedError, EmulationError) as error:
+            return self.instead(error, args, kwargs)
+
+    def instead(self, error: Exception, args: Any, kwargs: Any) -> Any:
+        """What stands in for a kernel that raised ``error``."""
+        missing = NOT_FOR_TYPE.search(str(error)) if isinstance(error, NotImplementedError) else None
+        if missing is not None and missing[1] in WIDER:
+            return self.widened(*WIDER[missing[1]], args, kwargs)
+        return self.faked(args, kwargs, error)
 
     def faked(self, args: Any, kwargs: Any, error: Exception) -> Any:
         """Only the shapes, from the operator's fake implementation; the values are zeros, and said to be."""
@@ -97,19 +99,17 @@ class Kernel:
         return tree_map_only(torch.Tensor, restore, result)
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignKernel(Kernel):
-    """The CPU kernel of an operation that is not torch's own. One in Python may ask its tensors where they live."""
+def foreign(function: Callable[..., Any], machine: Machine) -> Callable[..., Any]:
+    """An operation that is not torch's own: one in Python may ask where its tensors live, and is told: on a CPU."""
 
-    machine: Machine
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run it; to it, the tensors are a CPU's."""
-        before, self.machine.in_kernel = self.machine.in_kernel, True
+    def call(*args: Any, **kwargs: Any) -> Any:
+        before, machine.in_kernel = machine.in_kernel, True
         try:
-            return Kernel.__call__(self, *args, **kwargs)
+            return function(*args, **kwargs)
         finally:
-            self.machine.in_kernel = before
+            machine.in_kernel = before
+
+    return call
 
 
 def one_hot(indices: torch.Tensor, num_classes: int = -1) -> torch.Tensor:

@@ -31,6 +31,10 @@ class Entry:
     num_held: int = 0
     was_free: bool = False
 
+    def located(self, dtype: torch.dtype, offset: int) -> tuple[Entry, int]:
+        """Where an element of this storage lies."""
+        return self, offset
+
     def tensor(self, dtype: torch.dtype, size: torch.Size, stride: tuple[int, ...], offset: int) -> torch.Tensor:
         """A recording's tensor on the storage."""
         self.num_held += 1

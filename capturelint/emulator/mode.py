@@ -48,45 +48,40 @@ class EmulatedDevice(TorchDispatchMode):
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         operation = self.machine.operations.known.get(id(function)) or self.look_up(function)
+        if operation.is_plain_view:
+            # Nothing is launched, and the result lives where its storage does.
+            return operation.kernel.function(*args, **kwargs) if kwargs else operation.kernel.function(*args)
         return self.run(operation, args, kwargs or {})
 
     def run(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one call, and write it down where it is captured."""
-        machine = self.machine
-        if operation.body is not None:
-            try:
-                with self:
-                    return operation.body(*args, **kwargs)
-            except EmulationError:
-                pass  # its kernel below has the fake implementation, and says so if there is none
-        if operation.is_composite:
-            with self:
-                divided = operation.overload.decompose(*args, **kwargs)
-            if divided is not NotImplemented:
-                return divided
+        if operation.is_divided and (divided := self.divide(operation, args, kwargs)) is not NotImplemented:
+            return divided
+        recording = self.machine.recording
+        stream = self.machine.streams.current
+        if recording is None or stream not in recording.streams:
+            recording = None
+        elif not operation.is_random and (kept := recording.keep_all(args, kwargs)) is not None:
+            recording.admit(operation, args, kwargs)
+            return recording.run(operation, args, kwargs, ON_DEVICE, stream, kept)
         memory = self.side(operation, args, kwargs)
         on_device = memory is ON_DEVICE
         if "device" in kwargs or "pin_memory" in kwargs:
             memory, kwargs, asked = self.destination(operation, memory, kwargs)
         else:
             asked = kwargs
-        if operation.is_random and memory is ON_DEVICE:
+        draws = operation.is_random and memory is ON_DEVICE and operation.draws(args, kwargs)
+        if draws:
             self.check_generator(operation, kwargs)
-        recording = machine.recording
-        if (
-            recording is not None
-            and memory is not None
-            and (on_device or memory is ON_DEVICE or memory is UNCLAIMED)
-            and (stream := machine.streams.current) in recording.streams
-        ):
+        if recording is not None and (on_device or memory is ON_DEVICE or memory is UNCLAIMED) and memory is not None:
             # Reads of unclaimed scratch space are let pass: most are checks that torch makes on a CPU only (quantile).
             if on_device or memory is ON_DEVICE:
                 recording.admit(operation, args, asked)
             return recording.run(operation, args, kwargs, memory, stream)
-        if operation.is_random and memory is ON_DEVICE:
-            result = self.draw(operation, args, kwargs)
-        else:
-            result = operation.kernel(*args, **kwargs)
+        try:
+            result = self.draw(operation, args, kwargs) if draws else operation.kernel.function(*args, **kwargs)
+        except (NotImplementedError, EmulationError) as error:
+            result = operation.kernel.instead(error, args, kwargs)
         if memory is None or operation.is_view or (operation.writes and args and result is args[0]):
             return result
         if operation.writes:
@@ -94,6 +89,19 @@ class EmulatedDevice(TorchDispatchMode):
         else:
             self.mark(result, memory)
         return result
+
+    def divide(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call that is made of others, as those; NotImplemented if it is not."""
+        if operation.body is not None:
+            try:
+                with self:
+                    return operation.body(*args, **kwargs)
+            except EmulationError:
+                pass  # its kernel below has the fake implementation, and says so if there is none
+        if not operation.is_composite:
+            return NotImplemented
+        with self:
+            return operation.overload.decompose(*args, **kwargs)
 
     def look_up(self, function: Any) -> Operation:
         """What is known of an operation that was not met before, or is not one of ATen's kind."""

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from capturelint.catalog import AtenRow, load_aten
-from capturelint.emulator.kernels import COMPOSITES, ForeignKernel, Kernel, python_body
+from capturelint.emulator.kernels import COMPOSITES, Kernel, foreign, python_body
+from capturelint.emulator.memory import tensors_in
 
 if TYPE_CHECKING:
     from capturelint.emulator.machine import Machine
@@ -35,7 +36,9 @@ class Operation:
     kernel: Kernel
     body: Callable[..., Any] | None
     is_view: bool
+    is_plain_view: bool
     is_composite: bool
+    is_divided: bool
     is_random: bool
     is_transfer: bool
     allocates_undefined: bool
@@ -50,6 +53,14 @@ class Operation:
             return kwargs[name]
         position = self.arguments.index(name) if name in self.arguments else len(args)
         return args[position] if position < len(args) else None
+
+    def written(self, args: tuple[object, ...], kwargs: dict[str, object]) -> list[torch.Tensor]:
+        """The tensors that the call writes in place."""
+        return list(tensors_in([self.argument(name, args, kwargs) for name in self.writes]))
+
+    def draws(self, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
+        """Whether the call takes random numbers: attention takes them for dropout only."""
+        return self.is_random and ("dropout_p" not in self.arguments or bool(self.argument("dropout_p", args, kwargs)))
 
 
 class Operations:
@@ -74,16 +85,18 @@ class Operations:
         written = tuple(a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
         base, full = schema.name, f"{schema.name}.{schema.overload_name or 'default'}"
         host = load_aten().host_arguments
-        kernel = Kernel(overload._op, full)
-        if not base.startswith("aten::"):
-            kernel = ForeignKernel(overload._op, full, self.machine)
+        function = overload._op if base.startswith("aten::") else foreign(overload._op, self.machine)
+        body = COMPOSITES.get(full) or python_body(overload)
+        refusals = self.rows.get(base, ()) + self.rows.get(full, ())
         found = self.known[id(overload)] = Operation(
             name=full,
             overload=overload,
-            kernel=kernel,
-            body=COMPOSITES.get(full) or python_body(overload),
+            kernel=Kernel(function, full),
+            body=body,
             is_view=is_view(overload),
+            is_plain_view=is_plain_view(overload) and body is None and not refusals,
             is_composite=is_composite(overload),
+            is_divided=body is not None or is_composite(overload),
             is_random=torch.Tag.nondeterministic_seeded in overload.tags,
             is_transfer=base in TRANSFERS,
             allocates_undefined=base.removeprefix("aten::")
@@ -91,7 +104,7 @@ class Operations:
             writes=written or UNDECLARED_WRITES.get(base, ()),
             arguments=tuple(a.name for a in schema.arguments),
             host_arguments=host.get(full, frozenset()) | host.get(base, frozenset()),
-            refusals=self.rows.get(base, ()) + self.rows.get(full, ()),
+            refusals=refusals,
         )
         return found
 
@@ -105,7 +118,9 @@ def opaque(function: Any, body: Callable[..., Any] | None) -> Operation:
         kernel=Kernel(function, name),
         body=body,
         is_view=False,
+        is_plain_view=False,
         is_composite=False,
+        is_divided=body is not None,
         is_random=False,
         is_transfer=False,
         allocates_undefined=False,
@@ -120,7 +135,11 @@ def launch_of(name: str, launch: Callable[..., Any], machine: Machine, args: tup
     """A kernel that is given these arguments and may write each of them; ``launch`` runs it on a CPU's tensors."""
     names = tuple(str(position) for position in range(len(args)))
     return replace(
-        opaque(launch, None), name=name, kernel=ForeignKernel(launch, name, machine), writes=names, arguments=names
+        opaque(launch, None),
+        name=name,
+        kernel=Kernel(foreign(launch, machine), name),
+        writes=names,
+        arguments=names,
     )
 
 
@@ -130,6 +149,13 @@ def is_view(overload: OpOverload) -> bool:
         return overload._schema.name != "aten::resize_"
     infos = [argument.alias_info for argument in overload._schema.arguments]
     return any(info is not None and not info.is_write for info in infos)
+
+
+def is_plain_view(overload: OpOverload) -> bool:
+    """Whether it is one of torch's own that makes views of one tensor, wherever that lives."""
+    kinds = [str(argument.type) for argument in overload._schema.arguments]
+    takes_one = kinds.count("Tensor") == 1 and not {"Device", "Optional[Device]"} & set(kinds)
+    return takes_one and overload.namespace == "aten" and is_view(overload) and not is_composite(overload)
 
 
 def is_composite(overload: OpOverload) -> bool:

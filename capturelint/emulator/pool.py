@@ -72,6 +72,10 @@ class Block:
     after: Block | None = None
     is_free: bool = True
 
+    def located(self, dtype: torch.dtype, offset: int) -> tuple[Segment, int]:
+        """Where an element of this block lies: the segment, and elements from its start."""
+        return self.segment, (self.address - self.segment.start) // dtype.itemsize + offset
+
     def poison(self, dtype: torch.dtype) -> None:
         """Overwrite what lies here, of ``dtype``, with what undefined memory reads as."""
         start = self.address - self.segment.start
@@ -96,13 +100,6 @@ class Allocation:
         # The collector may come here from the middle of an allocation.
         self.pool.dropped.append(self.block)
 
-    def spot(self, tensor: torch.Tensor) -> Spot:
-        """Where ``tensor``, on this allocation's storage, lies in the segment."""
-        dtype, block = tensor.dtype, self.block
-        segment = block.segment
-        offset = (block.address - segment.start) // dtype.itemsize + tensor.storage_offset()
-        return Spot((segment, dtype, tensor.size(), tensor.stride(), offset))
-
 
 @dataclass(eq=False)
 class Pool:
@@ -119,10 +116,8 @@ class Pool:
     dropped: list[Block] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def place(
-        self, made: torch.Tensor, filled: torch.UntypedStorage, stream: Hashable, owner: object
-    ) -> tuple[Block, Spot]:
-        """Move a fresh, dense tensor from its storage into a block; gives that and where the graph's own one will be.
+    def place(self, made: torch.Tensor, filled: torch.UntypedStorage, stream: Hashable, owner: object) -> Spot:
+        """Move a fresh, dense tensor from its storage into a block; gives where the graph's own one will be.
 
         Others that share the tensor's storage stay where they are.
         """
@@ -138,8 +133,7 @@ class Pool:
         memmove(address, filled.data_ptr(), nbytes)
         dtype, size, stride, offset = made.dtype, made.size(), made.stride(), made.storage_offset()
         made.set_(storage, offset, size, stride)
-        segment = block.segment
-        return block, Spot((segment, dtype, size, stride, (address - segment.start) // dtype.itemsize + offset))
+        return Spot((block, dtype, size, stride, offset))
 
     def allocate(self, nbytes: int, stream: Hashable) -> Block:
         """The free block that fits best, cut to size, or one of a new segment."""

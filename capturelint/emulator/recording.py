@@ -9,7 +9,7 @@ results to where the capture put them.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from ctypes import memmove, string_at
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from capturelint.emulator.generators import address_of
-from capturelint.emulator.kernels import Kernel
+from capturelint.emulator.kernels import EmulationError, Kernel
 from capturelint.emulator.memory import (
     ON_DEVICE,
     ON_HOST,
@@ -42,7 +42,7 @@ from capturelint.emulator.refusal import (
     refusing_row,
 )
 from capturelint.emulator.replay import RecordedCall, replay, undispatched
-from capturelint.emulator.spots import Place, Settler, Spot
+from capturelint.emulator.spots import Note, Place, Settler, Spot, tensor_at
 from capturelint.vocabulary import Effect, ObservationKind
 
 if TYPE_CHECKING:
@@ -78,11 +78,12 @@ class Recording:
         self.origin = stream
         self.streams = {stream}
         self.registered = registered
-        self.calls: list[RecordedCall] = []
-        self.unclaimed: list[tuple[RecordedCall, frozenset[int]]] = []
+        self.notes: list[Note] = []
+        self.unclaimed: list[tuple[Note, frozenset[int]]] = []
+        self.calls: list[RecordedCall] | None = None
         self.held: dict[int, Entry] = {}
         self.aliased: list[Entry] = []
-        self.settler: Settler | None = None
+        self.settler = Settler()
         self.froze_values = False
         self.pool_before = pool.contents()
         self.saved: dict[int, tuple[torch.UntypedStorage, bytes]] = {}
@@ -147,6 +148,40 @@ class Recording:
             return tensors[0], Memory.PINNED if call.value("non_blocking") else Memory.HOST
         return tensors[0], Memory.DEVICE
 
+    def keep_all(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]] | None:
+        """What the graph keeps of a call's arguments, if all tensors among them are plain ones on the device."""
+        first = args[0] if args else None
+        if isinstance(first, (list, tuple)):
+            first = first[0] if first else None
+        if not isinstance(first, Tensor) or (kept_args := self.keep(args)) is None:
+            return None
+        if not kwargs:
+            return kept_args, kwargs
+        if "device" in kwargs or "pin_memory" in kwargs or (kept_values := self.keep(kwargs.values())) is None:
+            return None
+        return kept_args, dict(zip(kwargs, kept_values, strict=True))
+
+    def keep(self, values: Iterable[Any]) -> list[Any] | None:
+        """``keep_all`` of some values."""
+        kept: list[Any] = []
+        for value in values:
+            if isinstance(value, Tensor):
+                try:
+                    storage = untyped_storage(value)
+                except NotImplementedError:  # sparse
+                    return None
+                if storage._capturelint_memory is not ON_DEVICE or (spot := self.spot(value, storage)) is None:  # type: ignore[attr-defined]
+                    return None
+                kept.append(spot)
+            elif isinstance(value, (list, tuple)):
+                inner = self.keep(value)
+                if inner is None:
+                    return None
+                kept.append(inner)
+            else:
+                kept.append(value)
+        return kept
+
     def run(
         self,
         operation: Operation,
@@ -154,60 +189,31 @@ class Recording:
         kwargs: dict[str, Any],
         memory: Memory,
         stream: EmulatedStream,
+        kept: tuple[list[Any], dict[str, Any]] | None = None,
     ) -> Any:
-        """Run a call whose result belongs into ``memory``, and write it down."""
-        if operation.is_view:
-            return operation.kernel(*args, **kwargs)
-        try:
-            return self.write_down(operation, args, kwargs, memory, stream)
-        except RuntimeError as error:
-            if NOT_RESIZABLE not in str(error):
-                raise
-        for name in operation.writes:
-            for tensor in tensors_in(operation.argument(name, args, kwargs)):
-                self.leave_pool(tensor)
-        return self.write_down(operation, args, kwargs, memory, stream)
-
-    def leave_pool(self, tensor: torch.Tensor) -> None:
-        """Move a tensor that is about to grow out of its block, which cannot."""
-        before = self.point_at(tensor)
-        moved = tensor.clone(memory_format=torch.preserve_format)
-        place(moved, Memory.DEVICE)
-        untyped_storage(moved)._capturelint_owner = self.owner  # type: ignore[attr-defined]
-        self.calls.append(RecordedCall(COPY, (moved.detach(), before), {}, (), False))
-        tensor.set_(untyped_storage(moved), moved.storage_offset(), moved.size(), moved.stride())
-
-    def write_down(
-        self,
-        operation: Operation,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        memory: Memory,
-        stream: EmulatedStream,
-    ) -> Any:
-        """One attempt of ``run``.
+        """Run a call whose result belongs into ``memory``, and write it down with ``kept`` for its arguments.
 
         Calls on scratch space that nobody has claimed are written down once somebody on the device uses it.
         """
         kernel, writes = operation.kernel, operation.writes
-        for name in writes:
-            for tensor in tensors_in(operation.argument(name, args, kwargs)):
+        if operation.is_view:
+            return kernel(*args, **kwargs)
+        if writes:
+            for tensor in operation.written(args, kwargs):
                 self.save(tensor)
         self.froze_values = False
-        # A call of Python less for each argument: this is what a capture costs.
-        point_at = self.point_at
-        frozen_args = tuple(
-            [
-                point_at(value)
-                if isinstance(value, Tensor)
-                else self.freeze(value)
-                if isinstance(value, (list, tuple, dict))
-                else value
-                for value in args
-            ]
-        )
-        frozen_kwargs = {name: self.freeze(value) for name, value in kwargs.items()} if kwargs else kwargs
-        result = self.draw(operation, args, kwargs) if operation.is_random else kernel(*args, **kwargs)
+        kept_args, kept_kwargs = kept or ([self.freeze(value) for value in args], self.freeze(kwargs))
+        draws = operation.is_random and operation.draws(args, kwargs)
+        try:
+            result = self.draw(operation, args, kwargs) if draws else kernel.function(*args, **kwargs)
+        except (NotImplementedError, EmulationError) as error:
+            result = kernel.instead(error, args, kwargs)
+        except RuntimeError as error:
+            if NOT_RESIZABLE not in str(error):
+                raise
+            for tensor in operation.written(args, kwargs):
+                self.leave_pool(tensor)
+            return self.run(operation, args, kwargs, memory, stream)
         fresh: Sequence[tuple[int, Place]] = ()
         if not (writes and args and result is args[0]):
             passed: frozenset[int] = NOTHING
@@ -220,14 +226,23 @@ class Recording:
                 fresh = self.adopt(result, memory, stream, passed, operation.allocates_undefined)
         if operation.allocates_undefined:
             return result
-        recorded = RecordedCall(kernel, frozen_args, frozen_kwargs, fresh, operation.is_random)
+        note = (kernel, kept_args, kept_kwargs, fresh, draws)
         if memory is UNCLAIMED:
             touched = (*tensors_in((args, kwargs)), *tensors_in([tensor for _, tensor in fresh]))
-            self.unclaimed.append((recorded, frozenset(address_in(tensor) for tensor in touched)))
+            self.unclaimed.append((note, frozenset(address_in(tensor) for tensor in touched)))
         else:
             stream.work += 1
-            self.calls.append(recorded)
+            self.notes.append(note)
         return result
+
+    def leave_pool(self, tensor: torch.Tensor) -> None:
+        """Move a tensor that is about to grow out of its block, which cannot."""
+        before = self.point_at(tensor)
+        moved = tensor.clone(memory_format=torch.preserve_format)
+        place(moved, Memory.DEVICE)
+        untyped_storage(moved)._capturelint_owner = self.owner  # type: ignore[attr-defined]
+        self.notes.append((COPY, [moved.detach(), before], {}, (), False))
+        tensor.set_(untyped_storage(moved), moved.storage_offset(), moved.size(), moved.stride())
 
     def adopt(
         self, result: Any, memory: Memory, stream: EmulatedStream, passed: frozenset[int], zeroed: bool
@@ -263,11 +278,11 @@ class Recording:
         if zeroed:
             tensor.zero_()  # fresh device memory reads as zeros more often than not
         if memory is ON_DEVICE and storage.nbytes() and not (tensor.is_nested or tensor.is_quantized):
-            block, spot = self.pool.place(tensor, storage, stream, self.owner)
+            spot = self.pool.place(tensor, storage, stream, self.owner)
             if zeroed:
-                self.undefined.pop(block, None)
+                self.undefined.pop(spot[0], None)
             else:
-                self.undefined[block] = spot[1]
+                self.undefined[spot[0]] = spot[1]
             return spot
         storage._capturelint_owner = self.owner  # type: ignore[attr-defined]
         storage._capturelint_memory = memory  # type: ignore[attr-defined]
@@ -280,16 +295,16 @@ class Recording:
         """Scratch space turned out to be on the device: so are the calls that made it."""
         needed = {untyped_storage(tensor)._cdata}
         taken, left = [], []
-        for recorded, made in reversed(self.unclaimed):
+        for note, made in reversed(self.unclaimed):
             if made & needed:
                 needed |= made
-                taken.append(recorded)
+                taken.append(note)
             else:
-                left.append((recorded, made))
+                left.append((note, made))
         self.unclaimed = left[::-1]
-        for recorded in reversed(taken):
-            self.calls.append(recorded)
-            self.undefined_elsewhere += tensors_in([tensor for _, tensor in recorded.results])
+        for note in reversed(taken):
+            self.notes.append(note)
+            self.undefined_elsewhere += tensors_in([tensor for _, tensor in note[3]])
 
     def freeze(self, value: Any) -> Any:
         """``value`` with its tensors replaced by the graph's own: what becomes of the objects does not matter."""
@@ -309,17 +324,23 @@ class Recording:
             storage = untyped_storage(tensor)
         except NotImplementedError:  # sparse
             return tensor
-        if tensor.is_nested or tensor.is_neg() or tensor.is_conj():
-            return self.alias(tensor, storage)
-        allocation: Allocation | None = storage._capturelint_allocation  # type: ignore[attr-defined]
-        if allocation is not None:
-            return allocation.spot(tensor)
         if storage._capturelint_memory is ON_HOST:  # type: ignore[attr-defined]
             return self.frozen(tensor)
-        if storage._capturelint_owner is self.owner:  # type: ignore[attr-defined]
-            return tensor.detach()
-        entry = self.held.get(storage._cdata) or self.hold(tensor, storage)
-        return Spot((entry, tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset()))
+        return self.spot(tensor, storage) or self.alias(tensor, storage)
+
+    def spot(self, tensor: torch.Tensor, storage: torch.UntypedStorage) -> Spot | None:
+        """Where ``tensor`` lies; None if it is more than a type and a place, or this capture's outside its pool."""
+        if tensor.is_nested or tensor.is_neg() or tensor.is_conj():
+            return None
+        allocation: Allocation | None = storage._capturelint_allocation  # type: ignore[attr-defined]
+        home: Block | Entry
+        if allocation is not None:
+            home = allocation.block
+        elif storage._capturelint_owner is self.owner:  # type: ignore[attr-defined]
+            return None
+        else:
+            home = self.held.get(storage._cdata) or self.hold(tensor, storage)
+        return Spot((home, tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset()))
 
     def hold(self, tensor: torch.Tensor, storage: torch.UntypedStorage) -> Entry:
         """Point at memory from before the capture."""
@@ -327,14 +348,13 @@ class Recording:
         return entry
 
     def alias(self, tensor: torch.Tensor, storage: torch.UntypedStorage) -> torch.Tensor:
-        """The graph's own for a tensor that is more than a type and a place: nested, conjugated or negated."""
-        if storage._capturelint_memory is ON_HOST:  # type: ignore[attr-defined]
-            return self.frozen(tensor)
+        """The graph's own for a tensor without a spot: nested, conjugated, negated, or outside the pool."""
         if storage._capturelint_owner is self.owner:  # type: ignore[attr-defined]
             return tensor.detach()
         allocation: Allocation | None = storage._capturelint_allocation  # type: ignore[attr-defined]
         if allocation is not None and not tensor.is_nested:
-            made = allocation.spot(tensor).tensor()
+            spot = Spot((allocation.block, tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset()))
+            made = tensor_at(spot.located())
         else:
             entry = self.held.get(storage._cdata) or self.hold(tensor, storage)
             entry.num_held += 1
@@ -423,25 +443,22 @@ class Recording:
 
     def replay(self) -> None:
         """Run the calls again."""
-        if self.settler is None:
-            self.settle()
+        if self.calls is None:
+            with undispatched():
+                self.calls = [self.settler.call(note) for note in self.notes]
+            self.notes.clear()
         replay(self.calls, self.machine.generators)
-
-    def settle(self) -> None:
-        """Make the tensors that the calls name."""
-        self.settler = Settler()
-        with undispatched():
-            self.calls = [self.settler.call(call) for call in self.calls]
 
     def release(self) -> None:
         """Drop what the recording holds."""
-        for entry in (*self.aliased, *(self.settler.entries() if self.settler is not None else ())):
+        for entry in (*self.aliased, *self.settler.entries()):
             entry.num_held -= 1
         self.aliased.clear()
-        self.settler = None
+        self.settler.made.clear()
         self.machine.ledger.release(self.held.values())
         self.held.clear()
-        self.calls.clear()
+        self.notes.clear()
+        self.calls = []
         self.unclaimed.clear()
 
 

@@ -15,10 +15,7 @@ from capturelint.emulator.memory import tensors_in
 
 
 class RecordedCall(NamedTuple):
-    """One call to run again. ``results`` are (position in the flattened result, where it belongs).
-
-    Until the first replay a ``Spot`` stands for each of the graph's tensors.
-    """
+    """One call to run again. ``results`` are (position in the flattened result, where it belongs)."""
 
     kernel: Kernel
     args: tuple[Any, ...]

@@ -6,16 +6,19 @@ tensor serves. The capture of a small step is nothing but such notes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
 from capturelint.emulator.ledger import Entry
+from capturelint.emulator.replay import RecordedCall
 
 if TYPE_CHECKING:
-    from capturelint.emulator.pool import Segment
-    from capturelint.emulator.replay import RecordedCall
+    from capturelint.emulator.kernels import Kernel
+    from capturelint.emulator.pool import Block, Segment
+
+    Located: TypeAlias = tuple[Segment | Entry, int, torch.dtype, torch.Size, tuple[int, ...]]
 
 
 class Spot(tuple[Any, ...]):
@@ -23,32 +26,42 @@ class Spot(tuple[Any, ...]):
 
     __slots__ = ()
 
-    def tensor(self) -> torch.Tensor:
-        """A new tensor there."""
-        home: Segment | Entry = self[0]
-        return home.tensor(*self[1:])
+    def located(self) -> Located:
+        """The same from the start of a segment or of a storage from before the capture."""
+        home: Block | Entry = self[0]
+        _, dtype, size, stride, offset = self
+        return (*home.located(dtype, offset), dtype, size, stride)
+
+
+def tensor_at(located: Located) -> torch.Tensor:
+    """A new tensor there."""
+    home, offset, dtype, size, stride = located
+    return home.tensor(dtype, size, stride, offset)
 
 
 Place: TypeAlias = "Spot | torch.Tensor"
 """A tensor of a graph, or where it is to be."""
+Note: TypeAlias = "tuple[Kernel, Sequence[Any], dict[str, Any], Sequence[tuple[int, Place]], bool]"
+"""A ``RecordedCall`` before its tensors are made."""
 
 
 class Settler:
     """Makes tensors at spots, one for all calls that name the spot."""
 
     def __init__(self) -> None:
-        self.made: dict[Spot, torch.Tensor] = {}
+        self.made: dict[Located, torch.Tensor] = {}
 
     def at(self, spot: Spot) -> torch.Tensor:
         """The tensor at ``spot``."""
-        found = self.made.get(spot)
+        located = spot.located()
+        found = self.made.get(located)
         if found is None:
-            found = self.made[spot] = spot.tensor()
+            found = self.made[located] = tensor_at(located)
         return found
 
     def entries(self) -> Iterator[Entry]:
         """Of memory from before the capture, once for each tensor there."""
-        return (spot[0] for spot in self.made if isinstance(spot[0], Entry))
+        return (home for home, *_ in self.made if isinstance(home, Entry))
 
     def settled(self, value: Any) -> Any:
         """``value`` with tensors for spots."""
@@ -60,10 +73,10 @@ class Settler:
             return {key: self.settled(item) for key, item in value.items()}
         return value
 
-    def call(self, recorded: RecordedCall) -> RecordedCall:
-        """``recorded`` with tensors for spots."""
-        kernel, args, kwargs, results, is_random = recorded
-        return type(recorded)(
+    def call(self, note: Note) -> RecordedCall:
+        """``note`` with tensors for spots."""
+        kernel, args, kwargs, results, is_random = note
+        return RecordedCall(
             kernel,
             tuple([self.settled(value) for value in args]),
             self.settled(kwargs),
