@@ -8,16 +8,21 @@ arguments; such memory belongs to whichever side first uses it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from ctypes import memmove, memset
 from enum import Enum
 
 import torch
 
 HOST = torch.device("cpu")
 untyped_storage = torch._C.TensorBase.untyped_storage
+start_of = torch.UntypedStorage.data_ptr
+"""Where a storage really begins; within a context ``data_ptr`` answers for the emulated device."""
 MARK = "_capturelint_memory"
 OWNER = "_capturelint_owner"
-ALLOCATION = "_capturelint_allocation"
+LEASE = "_capturelint_lease"
+POOL = "_capturelint_pool"
 ENTRY = "_capturelint_entry"
 
 
@@ -39,11 +44,11 @@ ON_HOST, ON_DEVICE, UNCLAIMED = Memory.HOST, Memory.DEVICE, Memory.UNCLAIMED
 class Storages:
     """The marks' defaults on ``torch.UntypedStorage``, present while a context is open.
 
-    ``owner`` is the capture that allocated the storage outside its pool, ``allocation`` the block of the pool that it
-    stands on, ``entry`` what the ledger knows of it.
+    ``owner`` is the capture that allocated the storage outside its pool, ``lease`` the memory of a ``pool`` that it
+    stands for, ``entry`` what the ledger knows of it.
     """
 
-    defaults = ((MARK, Memory.HOST), (OWNER, None), (ALLOCATION, None), (ENTRY, None))
+    defaults = ((MARK, Memory.HOST), (OWNER, None), (LEASE, None), (POOL, None), (ENTRY, None))
 
     @classmethod
     def install(cls) -> None:
@@ -98,3 +103,12 @@ def poison(tensor: torch.Tensor) -> None:
     would turn silent errors into crashes.
     """
     tensor.fill_(float("nan") if tensor.dtype.is_floating_point or tensor.dtype.is_complex else 1)
+
+
+def poison_storage(storage: torch.UntypedStorage, dtype: torch.dtype) -> None:
+    """``poison`` of all of a storage that holds ``dtype``, without a call of torch."""
+    start, nbytes = start_of(storage), storage.nbytes()
+    if dtype.is_floating_point or dtype.is_complex:
+        memset(start, 0xFF, nbytes)  # NaN in each of torch's types
+    else:
+        memmove(start, (1).to_bytes(dtype.itemsize, sys.byteorder) * (nbytes // dtype.itemsize), nbytes)

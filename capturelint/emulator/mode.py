@@ -20,6 +20,7 @@ from capturelint.emulator.memory import (
     untyped_storage,
 )
 from capturelint.emulator.operations import opaque
+from capturelint.emulator.pool import give_back, outgrown
 
 if TYPE_CHECKING:
     from capturelint.emulator.machine import Machine
@@ -82,6 +83,10 @@ class EmulatedDevice(TorchDispatchMode):
             result = self.draw(operation, args, kwargs) if draws else operation.kernel.function(*args, **kwargs)
         except (NotImplementedError, EmulationError) as error:
             result = operation.kernel.instead(error, args, kwargs)
+        if operation.writes:
+            for tensor in operation.written(args, kwargs):
+                if outgrown(tensor):
+                    give_back(untyped_storage(tensor))
         if memory is None or operation.is_view or (operation.writes and args and result is args[0]):
             return result
         if operation.writes:

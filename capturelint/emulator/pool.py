@@ -4,27 +4,27 @@ A pool cuts blocks from segments as ``c10/cuda/CUDACachingAllocator.cpp`` does, 
 splitting and merging and its lists per stream. A block is free once the last reference to its storage dies, whenever
 that is, and the next allocation of a capture with this pool may get it. The graph that pointed at it still does.
 
-The surprise: two storages stand on every block. The program's ends with its last reference, which frees the block;
-the graph's own tensors are views of the segment, which see the same bytes and do not count.
+Which block that is matters to replays only. A capture notes what is allocated and freed, and in which order; blocks are
+given out before the first replay, or when somebody asks for an address. The surprise: the program's tensors stay in
+memory of their own, and only look as if they lay in the block. A replay takes their bytes into the blocks that it
+touches first, and brings them back in the end.
 """
 
 from __future__ import annotations
 
 import mmap
 import threading
+import weakref
 from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Hashable
-from ctypes import memmove, string_at
+from ctypes import memmove
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import torch
 
-from capturelint.emulator.memory import ON_DEVICE, poison
-from capturelint.emulator.spots import Spot
-
-HOST = torch.device("cpu")
-storage_at = torch._C._construct_storage_from_data_pointer
+from capturelint.emulator.memory import ON_DEVICE, has_storage, start_of, untyped_storage
 
 # Of CUDACachingAllocator.cpp, in bytes.
 MIN_BLOCK = 512
@@ -36,16 +36,15 @@ FreeList: TypeAlias = "list[tuple[int, int, Block]]"
 
 
 class Segment:
-    """Memory as it came from the system, zeroed. Above ``high`` nothing has been allocated yet."""
+    """Memory as it came from the system, zeroed."""
 
-    __slots__ = ("content", "high", "start", "typed")
+    __slots__ = ("content", "start", "typed")
 
     def __init__(self, nbytes: int) -> None:
         # The system hands such memory out page by page when it is touched: an unused rest costs nothing.
         self.content = torch.frombuffer(mmap.mmap(-1, nbytes), dtype=torch.uint8)
         self.typed: dict[torch.dtype, torch.Tensor] = {}
         self.start = self.content.data_ptr()
-        self.high = 0
 
     def as_type(self, dtype: torch.dtype) -> torch.Tensor:
         """The whole segment as one tensor of ``dtype``; kept in ``typed``."""
@@ -72,68 +71,110 @@ class Block:
     after: Block | None = None
     is_free: bool = True
 
+
+class Lease(weakref.ref[torch.UntypedStorage]):
+    """One allocation of a capture: a weak reference to the storage that the program holds of it.
+
+    ``owner`` stands for the capture; ``block`` is None until the pool has come to it; ``is_shared`` with other streams.
+    """
+
+    __slots__ = ("block", "is_freed", "is_shared", "nbytes", "owner", "stream")
+
+    block: Block | None
+    is_freed: bool
+    is_shared: bool
+    nbytes: int
+    owner: object
+    stream: Hashable
+
+    @property
+    def address(self) -> int:
+        """Where the block begins. Raises RuntimeError before there is one."""
+        if self.block is None:
+            raise RuntimeError("an allocation of a capture has no block yet")
+        return self.block.address
+
     def located(self, dtype: torch.dtype, offset: int) -> tuple[Segment, int]:
-        """Where an element of this block lies: the segment, and elements from its start."""
-        return self.segment, (self.address - self.segment.start) // dtype.itemsize + offset
+        """Where an element of it lies: the segment, and elements from its start."""
+        if self.block is None:
+            raise RuntimeError("an allocation of a capture has no block yet")
+        segment = self.block.segment
+        return segment, (self.block.address - segment.start) // dtype.itemsize + offset
 
-    def poison(self, dtype: torch.dtype) -> None:
-        """Overwrite what lies here, of ``dtype``, with what undefined memory reads as."""
-        start = self.address - self.segment.start
-        content = self.segment.content[start : start + self.nbytes]
-        if dtype.is_floating_point or dtype.is_complex:
-            content.fill_(0xFF)  # NaN in each of torch's types
-        else:
-            poison(content.view(dtype))
+    def living(self) -> torch.UntypedStorage | None:
+        """The program's storage, if it still stands for the block."""
+        storage = self()
+        return storage if storage is not None and storage.nbytes() == self.nbytes else None
 
+    def copy_in(self) -> None:
+        """Take what the program sees into the block."""
+        if (storage := self.living()) is not None:
+            memmove(self.address, start_of(storage), self.nbytes)
 
-class Allocation:
-    """Hangs on the storage that the program holds of a block, and frees the block when that dies."""
-
-    __slots__ = ("block", "owner", "pool")
-
-    def __init__(self, pool: Pool, block: Block, owner: object) -> None:
-        self.pool = pool
-        self.block = block
-        self.owner = owner
-
-    def __del__(self) -> None:
-        # The collector may come here from the middle of an allocation.
-        self.pool.dropped.append(self.block)
+    def copy_out(self) -> None:
+        """Show the program what is in the block."""
+        if (storage := self.living()) is not None:
+            memmove(start_of(storage), self.address, self.nbytes)
 
 
 @dataclass(eq=False)
 class Pool:
     """The memory behind one ``graph_pool_handle``.
 
-    ``dropped`` are blocks whose storages have died, at any moment and in any thread; they are free from the next
-    allocation on. ``deferred`` are those of them that another stream still used.
+    ``events`` are what ``catch_up`` has not come to: an allocation, the same again when it was freed, which may happen
+    at any moment and in any thread, and None where a capture ended. ``deferred`` are free blocks that another stream
+    used. ``leases`` are those that are not freed, by ``id``, since a weak reference compares what it refers to.
     """
 
     segments: list[Segment] = field(default_factory=list)
     free_lists: dict[tuple[Hashable, bool], FreeList] = field(default_factory=dict)
-    used_elsewhere: set[Block] = field(default_factory=set)
+    events: deque[Lease | None] = field(default_factory=deque)
+    num_followed: int = 0
+    leases: dict[int, Lease] = field(default_factory=dict)
     deferred: list[Block] = field(default_factory=list)
-    dropped: list[Block] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def place(self, made: torch.Tensor, filled: torch.UntypedStorage, stream: Hashable, owner: object) -> Spot:
-        """Move a fresh, dense tensor from its storage into a block; gives where the graph's own one will be.
-
-        Others that share the tensor's storage stay where they are.
-        """
-        nbytes = filled.nbytes()
-        with self.lock:
-            if self.dropped:
-                self.collect()
-            block = self.allocate(nbytes, stream)
-        address = block.address
-        storage = storage_at(address, HOST, nbytes)
-        storage._capturelint_allocation = Allocation(self, block, owner)  # type: ignore[attr-defined]
+    def lend(self, storage: torch.UntypedStorage, stream: Hashable, owner: object) -> Lease:
+        """Let a storage that a call allocated stand for memory of this pool."""
+        lease = Lease(storage, self.events.append)
+        lease.block, lease.is_freed, lease.is_shared = None, False, False
+        lease.nbytes, lease.owner, lease.stream = storage.nbytes(), owner, stream
+        storage._capturelint_lease = lease  # type: ignore[attr-defined]
+        storage._capturelint_pool = self  # type: ignore[attr-defined]
         storage._capturelint_memory = ON_DEVICE  # type: ignore[attr-defined]
-        memmove(address, filled.data_ptr(), nbytes)
-        dtype, size, stride, offset = made.dtype, made.size(), made.stride(), made.storage_offset()
-        made.set_(storage, offset, size, stride)
-        return Spot((block, dtype, size, stride, offset))
+        self.events.append(lease)
+        return lease
+
+    def catch_up(self) -> None:
+        """Give out and take back blocks, in the order in which the captures did."""
+        with self.lock:
+            while self.events:
+                self.follow(self.events.popleft())
+                self.num_followed += 1
+
+    def follow(self, event: Lease | None) -> None:
+        """One event."""
+        if event is None:
+            while self.deferred:
+                release(self.deferred.pop())
+        elif event.block is None:
+            event.block = self.allocate(event.nbytes, event.stream)
+            self.leases[id(event)] = event
+        elif not event.is_freed:
+            event.is_freed = True
+            del self.leases[id(event)]
+            if event.is_shared:
+                self.deferred.append(event.block)
+            else:
+                release(event.block)
+
+    def leases_within(self, spans: list[tuple[int, int]]) -> list[Lease]:
+        """Memory that the program holds in these spans of addresses."""
+        return [
+            lease
+            for lease in self.leases.values()
+            if any(start < lease.address + lease.nbytes and lease.address < end for start, end in spans)
+        ]
 
     def allocate(self, nbytes: int, stream: Hashable) -> Block:
         """The free block that fits best, cut to size, or one of a new segment."""
@@ -148,10 +189,6 @@ class Pool:
         left = block.nbytes - size
         if left >= MIN_BLOCK if is_small else left > SMALL_SIZE:
             split(block, size)
-        segment = block.segment
-        end = block.address + block.nbytes - segment.start
-        if end > segment.high:
-            segment.high = end
         return block
 
     def grow(self, size: int, stream: Hashable, free_list: FreeList) -> Block:
@@ -166,32 +203,27 @@ class Pool:
         self.segments.append(segment)
         return Block(segment, segment.start, nbytes, stream, free_list)
 
-    def collect(self) -> None:
-        """Take back what was dropped; what another stream used, when the capture has ended."""
-        while self.dropped:
-            block = self.dropped.pop()
-            if block in self.used_elsewhere:
-                self.used_elsewhere.discard(block)
-                self.deferred.append(block)
-            else:
-                release(block)
-
-    def settle(self) -> None:
-        """A capture ends: what other streams used can be given away."""
-        with self.lock:
-            self.collect()
-            while self.deferred:
-                release(self.deferred.pop())
-
     def __del__(self) -> None:
         # All is free, so each segment is one block that its list names: a cycle, which would keep the memory.
-        self.settle()
+        self.catch_up()
         for free_list in self.free_lists.values():
             free_list.clear()
 
-    def contents(self) -> list[tuple[Segment, bytes]]:
-        """A copy of everything that was ever allocated, by segment."""
-        return [(segment, string_at(segment.start, segment.high)) for segment in self.segments]
+
+def outgrown(tensor: torch.Tensor) -> bool:
+    """Whether the storage of a tensor has become larger than the block that it stood for."""
+    if not has_storage(tensor):
+        return False
+    lease: Lease | None = untyped_storage(tensor)._capturelint_lease  # type: ignore[attr-defined]
+    return lease is not None and lease() is not None and lease.living() is None
+
+
+def give_back(storage: torch.UntypedStorage) -> Lease:
+    """A storage no longer stands for its block."""
+    lease: Lease = storage._capturelint_lease  # type: ignore[attr-defined]
+    storage._capturelint_pool.events.append(lease)  # type: ignore[attr-defined]
+    storage._capturelint_lease = None  # type: ignore[attr-defined]
+    return lease
 
 
 def split(block: Block, size: int) -> None:

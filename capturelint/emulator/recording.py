@@ -27,9 +27,12 @@ from capturelint.emulator.memory import (
     memory_of,
     place,
     poison,
+    poison_storage,
+    start_of,
     tensors_in,
     untyped_storage,
 )
+from capturelint.emulator.pool import give_back, outgrown
 from capturelint.emulator.refusal import (
     CAPTURING,
     KINDS,
@@ -50,13 +53,12 @@ if TYPE_CHECKING:
     from capturelint.emulator.ledger import Entry
     from capturelint.emulator.machine import Machine
     from capturelint.emulator.operations import Operation
-    from capturelint.emulator.pool import Allocation, Block, Pool
+    from capturelint.emulator.pool import Lease, Pool
     from capturelint.emulator.streams import EmulatedStream
 
 COPY = Kernel(torch.ops.aten.copy_.default, "aten::copy_.default")
 NOTHING: frozenset[int] = frozenset()
 Tensor = torch.Tensor
-NOT_RESIZABLE = "Trying to resize storage that is not resizable"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,6 +78,7 @@ class Recording:
         self.pool = pool
         self.owner = Owner()
         self.origin = stream
+        self.pools = {pool}
         self.streams = {stream}
         self.registered = registered
         self.notes: list[Note] = []
@@ -85,12 +88,14 @@ class Recording:
         self.aliased: list[Entry] = []
         self.settler = Settler()
         self.froze_values = False
-        self.pool_before = pool.contents()
         self.saved: dict[int, tuple[torch.UntypedStorage, bytes]] = {}
-        self.undefined: dict[Block, torch.dtype] = {}
+        self.undefined: list[tuple[Lease, torch.dtype]] = []
         self.undefined_elsewhere: list[torch.Tensor] = []
         self.states: dict[int, tuple[DeviceGenerator, torch.Tensor]] = {}
         self.refused: CaptureRefused | None = None
+        self.spans: list[tuple[int, int]] = []
+        self.followed = -1
+        self.seen: list[Lease] = []
 
     def forbids_unsafe_calls(self) -> bool:
         """Whether this thread may not ask about events: ``capture_error_mode``."""
@@ -208,12 +213,10 @@ class Recording:
             result = self.draw(operation, args, kwargs) if draws else kernel.function(*args, **kwargs)
         except (NotImplementedError, EmulationError) as error:
             result = kernel.instead(error, args, kwargs)
-        except RuntimeError as error:
-            if NOT_RESIZABLE not in str(error):
-                raise
-            for tensor in operation.written(args, kwargs):
-                self.leave_pool(tensor)
-            return self.run(operation, args, kwargs, memory, stream)
+        if writes and (grown := [tensor for tensor in operation.written(args, kwargs) if outgrown(tensor)]):
+            for tensor in grown:
+                self.regrow(tensor, stream)
+            kept_args, kept_kwargs = [self.freeze(value) for value in args], self.freeze(kwargs)
         fresh: Sequence[tuple[int, Place]] = ()
         if not (writes and args and result is args[0]):
             passed: frozenset[int] = NOTHING
@@ -235,14 +238,14 @@ class Recording:
             self.notes.append(note)
         return result
 
-    def leave_pool(self, tensor: torch.Tensor) -> None:
-        """Move a tensor that is about to grow out of its block, which cannot."""
-        before = self.point_at(tensor)
-        moved = tensor.clone(memory_format=torch.preserve_format)
-        place(moved, Memory.DEVICE)
-        untyped_storage(moved)._capturelint_owner = self.owner  # type: ignore[attr-defined]
-        self.notes.append((COPY, [moved.detach(), before], {}, (), False))
-        tensor.set_(untyped_storage(moved), moved.storage_offset(), moved.size(), moved.stride())
+    def regrow(self, tensor: torch.Tensor, stream: EmulatedStream) -> None:
+        """A call has made a tensor larger than its block: it gets another one, with what was in the first."""
+        storage = untyped_storage(tensor)
+        self.pools.add(storage._capturelint_pool)  # type: ignore[attr-defined]
+        old, new = give_back(storage), self.pool.lend(storage, stream, self.owner)
+        places = [Spot((lease, torch.uint8, torch.Size((old.nbytes,)), (1,), 0)) for lease in (new, old)]
+        self.notes.append((COPY, places, {}, (), False))
+        self.undefined.append((new, tensor.dtype))
 
     def adopt(
         self, result: Any, memory: Memory, stream: EmulatedStream, passed: frozenset[int], zeroed: bool
@@ -252,15 +255,14 @@ class Recording:
         ``passed`` are the addresses of storages that were arguments, where their marks do not tell.
         """
         found = []
-        moved: dict[int, torch.UntypedStorage] = {}
+        adopted = set()
         for position, tensor in enumerate(tensors_in(result)):
             address = address_in(tensor)
-            if address and address in moved:
-                tensor.set_(moved[address], tensor.storage_offset(), tensor.size(), tensor.stride())
+            if address and address in adopted:
                 found.append((position, self.point_at(tensor)))
             elif (alias := self.adopt_one(tensor, memory, stream, passed, zeroed)) is not None:
                 found.append((position, alias))
-                moved[address] = untyped_storage(tensor)
+                adopted.add(address)
         return found
 
     def adopt_one(
@@ -278,12 +280,10 @@ class Recording:
         if zeroed:
             tensor.zero_()  # fresh device memory reads as zeros more often than not
         if memory is ON_DEVICE and storage.nbytes() and not (tensor.is_nested or tensor.is_quantized):
-            spot = self.pool.place(tensor, storage, stream, self.owner)
-            if zeroed:
-                self.undefined.pop(spot[0], None)
-            else:
-                self.undefined[spot[0]] = spot[1]
-            return spot
+            lease, dtype = self.pool.lend(storage, stream, self.owner), tensor.dtype
+            if not zeroed:
+                self.undefined.append((lease, dtype))
+            return Spot((lease, dtype, tensor.size(), tensor.stride(), tensor.storage_offset()))
         storage._capturelint_owner = self.owner  # type: ignore[attr-defined]
         storage._capturelint_memory = memory  # type: ignore[attr-defined]
         alias = tensor.detach()
@@ -332,10 +332,12 @@ class Recording:
         """Where ``tensor`` lies; None if it is more than a type and a place, or this capture's outside its pool."""
         if tensor.is_nested or tensor.is_neg() or tensor.is_conj():
             return None
-        allocation: Allocation | None = storage._capturelint_allocation  # type: ignore[attr-defined]
-        home: Block | Entry
-        if allocation is not None:
-            home = allocation.block
+        lease: Lease | None = storage._capturelint_lease  # type: ignore[attr-defined]
+        home: Lease | Entry
+        if lease is not None:
+            home = lease
+            if lease.owner is not self.owner:
+                self.pools.add(storage._capturelint_pool)  # type: ignore[attr-defined]
         elif storage._capturelint_owner is self.owner:  # type: ignore[attr-defined]
             return None
         else:
@@ -351,9 +353,12 @@ class Recording:
         """The graph's own for a tensor without a spot: nested, conjugated, negated, or outside the pool."""
         if storage._capturelint_owner is self.owner:  # type: ignore[attr-defined]
             return tensor.detach()
-        allocation: Allocation | None = storage._capturelint_allocation  # type: ignore[attr-defined]
-        if allocation is not None and not tensor.is_nested:
-            spot = Spot((allocation.block, tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset()))
+        lease: Lease | None = storage._capturelint_lease  # type: ignore[attr-defined]
+        if lease is not None and not tensor.is_nested:
+            storage._capturelint_pool.catch_up()  # type: ignore[attr-defined]
+            self.pools.add(storage._capturelint_pool)  # type: ignore[attr-defined]
+            spot = Spot((lease, tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset()))
+            self.settler.leases[id(lease)] = lease
             made = tensor_at(spot.located())
         else:
             entry = self.held.get(storage._cdata) or self.hold(tensor, storage)
@@ -372,12 +377,10 @@ class Recording:
     def save(self, tensor: torch.Tensor) -> None:
         """Save memory from before the capture, whole, when it is first written."""
         storage = untyped_storage(tensor)
-        allocation: Allocation | None = storage._capturelint_allocation  # type: ignore[attr-defined]
-        if allocation is not None and (allocation.owner is self.owner or allocation.pool is self.pool):
-            return
-        if storage._cdata in self.saved or storage._capturelint_owner is self.owner:  # type: ignore[attr-defined]
-            return
-        self.saved[storage._cdata] = (storage, string_at(storage.data_ptr(), storage.nbytes()))
+        lease: Lease | None = storage._capturelint_lease  # type: ignore[attr-defined]
+        owner = lease.owner if lease is not None else storage._capturelint_owner  # type: ignore[attr-defined]
+        if owner is not self.owner and storage._cdata not in self.saved:
+            self.saved[storage._cdata] = (storage, string_at(start_of(storage), storage.nbytes()))
 
     def draw(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a random call on copies of the generators' states."""
@@ -406,21 +409,19 @@ class Recording:
 
     def undo(self) -> None:
         """Restore memory and generators, and leave what the capture allocated undefined."""
-        self.pool.settle()
-        with undispatched():
-            for block, dtype in self.undefined.items():
-                # Nobody can see what was freed again.
-                if not block.is_free:
-                    block.poison(dtype)
-            for tensor in self.undefined_elsewhere:
-                poison(tensor)
-        for segment, content in self.pool_before:
-            memmove(segment.start, content, len(content))
+        self.pool.events.append(None)
+        for lease, dtype in self.undefined:
+            # Nobody can see what was freed again.
+            if (made := lease.living()) is not None:
+                poison_storage(made, dtype)
+        if self.undefined_elsewhere:
+            with undispatched():
+                for tensor in self.undefined_elsewhere:
+                    poison(tensor)
         for storage, content in self.saved.values():
-            memmove(storage.data_ptr(), content, len(content))
+            memmove(start_of(storage), content, len(content))
         self.undefined.clear()
         self.undefined_elsewhere.clear()
-        self.pool_before.clear()
         self.saved.clear()
         for generator, state in self.states.values():
             torch._C.Generator.set_state(generator, state)
@@ -442,24 +443,57 @@ class Recording:
         return {entry for entry in self.held.values() if entry.is_free()}
 
     def replay(self) -> None:
-        """Run the calls again."""
+        """Run the calls again, on memory that holds what the program sees."""
+        for pool in self.pools:
+            pool.catch_up()
         if self.calls is None:
-            with undispatched():
-                self.calls = [self.settler.call(note) for note in self.notes]
-            self.notes.clear()
-        replay(self.calls, self.machine.generators)
+            self.settle()
+        seen = self.seen_by_program()
+        for lease in seen:
+            lease.copy_in()
+        replay(self.calls or (), self.machine.generators)
+        for lease in seen:
+            lease.copy_out()
+
+    def settle(self) -> None:
+        """Make the tensors that the calls name."""
+        with undispatched():
+            self.calls = [self.settler.call(note) for note in self.notes]
+        self.notes.clear()
+        self.spans = merged((lease.address, lease.address + lease.nbytes) for lease in self.settler.leases.values())
+        self.settler.leases.clear()
+
+    def seen_by_program(self) -> list[Lease]:
+        """Memory of pools that a replay touches and the program holds; worked out anew where a pool has changed."""
+        followed = sum(pool.num_followed for pool in self.pools)
+        if followed != self.followed:
+            self.followed = followed
+            self.seen = [lease for pool in self.pools for lease in pool.leases_within(self.spans)]
+        return self.seen
 
     def release(self) -> None:
         """Drop what the recording holds."""
         for entry in (*self.aliased, *self.settler.entries()):
             entry.num_held -= 1
         self.aliased.clear()
-        self.settler.made.clear()
+        self.settler.clear()
+        self.seen.clear()
         self.machine.ledger.release(self.held.values())
         self.held.clear()
         self.notes.clear()
         self.calls = []
         self.unclaimed.clear()
+
+
+def merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same addresses in as few spans as can be."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((start, end))
+    return found
 
 
 def address_in(tensor: torch.Tensor) -> int:

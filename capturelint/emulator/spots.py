@@ -16,7 +16,7 @@ from capturelint.emulator.replay import RecordedCall
 
 if TYPE_CHECKING:
     from capturelint.emulator.kernels import Kernel
-    from capturelint.emulator.pool import Block, Segment
+    from capturelint.emulator.pool import Lease, Segment
 
     Located: TypeAlias = tuple[Segment | Entry, int, torch.dtype, torch.Size, tuple[int, ...]]
 
@@ -28,7 +28,7 @@ class Spot(tuple[Any, ...]):
 
     def located(self) -> Located:
         """The same from the start of a segment or of a storage from before the capture."""
-        home: Block | Entry = self[0]
+        home: Lease | Entry = self[0]
         _, dtype, size, stride, offset = self
         return (*home.located(dtype, offset), dtype, size, stride)
 
@@ -50,9 +50,14 @@ class Settler:
 
     def __init__(self) -> None:
         self.made: dict[Located, torch.Tensor] = {}
+        self.leases: dict[int, Lease] = {}
+        """Memory of pools that tensors were made in, by ``id``."""
 
     def at(self, spot: Spot) -> torch.Tensor:
         """The tensor at ``spot``."""
+        home = spot[0]
+        if not isinstance(home, Entry):
+            self.leases[id(home)] = home
         located = spot.located()
         found = self.made.get(located)
         if found is None:
@@ -62,6 +67,11 @@ class Settler:
     def entries(self) -> Iterator[Entry]:
         """Of memory from before the capture, once for each tensor there."""
         return (home for home, *_ in self.made if isinstance(home, Entry))
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.made.clear()
+        self.leases.clear()
 
     def settled(self, value: Any) -> Any:
         """``value`` with tensors for spots."""

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _device
 
-from capturelint.emulator.memory import MARK, Memory, memory_of, place, untyped_storage
+from capturelint.emulator.memory import MARK, Memory, has_storage, memory_of, place, start_of, untyped_storage
 from capturelint.emulator.refusal import CAPTURING, PAGEABLE
 from capturelint.vocabulary import ObservationKind
 
 if TYPE_CHECKING:
     from capturelint.emulator.machine import Machine
     from capturelint.emulator.patches import Patches
-    from capturelint.emulator.pool import Allocation
+    from capturelint.emulator.pool import Lease
 
 Tensor = torch.Tensor
 DEVICE = torch.device("cuda", 0)
@@ -63,7 +63,7 @@ class TensorPatches:
             self.patches.set(Tensor, name, self.property(name))
         for name in (
             "to", "cuda", "cpu", "type", "type_as", "numpy", "tolist", "pin_memory", "is_pinned", "get_device",
-            "record_stream", "new_tensor", "new", "__deepcopy__", "__reduce_ex__", "__array__", "__repr__",
+            "record_stream", "data_ptr", "new_tensor", "new", "__deepcopy__", "__reduce_ex__", "__array__", "__repr__",
         ):  # fmt: skip
             original = getattr(Tensor, name)
             self.patches.set(Tensor, name, named(getattr(self, name.strip("_")), original))
@@ -238,9 +238,17 @@ class TensorPatches:
 
     def record_stream(self, tensor: Tensor, stream: object) -> None:
         """``Tensor.record_stream``: memory of the running capture is not given away before its end."""
-        allocation: Allocation | None = untyped_storage(tensor)._capturelint_allocation  # type: ignore[attr-defined]
-        if allocation is not None and self.machine.recording is not None and stream is not allocation.block.stream:
-            allocation.pool.used_elsewhere.add(allocation.block)
+        lease: Lease | None = untyped_storage(tensor)._capturelint_lease  # type: ignore[attr-defined]
+        if lease is not None and self.machine.recording is not None and stream is not lease.stream:
+            lease.is_shared = True
+
+    def data_ptr(self, tensor: Tensor) -> int:
+        """``Tensor.data_ptr``: on the device, an address in the graph's pool for what a capture allocated."""
+        start = plain.data_ptr(tensor)
+        if not start or not has_storage(tensor) or self.machine.in_kernel:
+            return start
+        storage = untyped_storage(tensor)
+        return start - start_of(storage) + device_address(storage)
 
     def new_tensor(self, tensor: Tensor, data: Any, **kwargs: Any) -> Tensor:
         """``Tensor.new_tensor``: on the device of ``tensor``."""
@@ -335,8 +343,21 @@ class TensorPatches:
         def to(storage: torch.UntypedStorage, *, device: Any, non_blocking: bool = False) -> torch.UntypedStorage:
             return cuda(storage) if is_device(device) else original_storage_to(storage, device=device)
 
+        def data_ptr(storage: torch.UntypedStorage) -> int:
+            return start_of(storage) if self.machine.in_kernel else device_address(storage)
+
+        self.patches.set(torch.UntypedStorage, "data_ptr", data_ptr)
         self.patches.set(torch.UntypedStorage, "cuda", cuda)
         self.patches.set(torch.UntypedStorage, "to", to)
+
+
+def device_address(storage: torch.UntypedStorage) -> int:
+    """Where a storage begins on the emulated device: in a block of its pool, if it stands for one."""
+    lease: Lease | None = storage._capturelint_lease  # type: ignore[attr-defined]
+    if lease is None or lease.living() is None:
+        return start_of(storage)
+    storage._capturelint_pool.catch_up()  # type: ignore[attr-defined]
+    return lease.address
 
 
 def numbered(factory: Callable[..., Tensor]) -> Callable[..., Tensor]:
