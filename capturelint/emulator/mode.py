@@ -83,14 +83,10 @@ class EmulatedDevice(TorchDispatchMode):
             result = self.draw(operation, args, kwargs) if draws else operation.kernel.function(*args, **kwargs)
         except (NotImplementedError, EmulationError) as error:
             result = operation.kernel.instead(error, args, kwargs)
-        if operation.writes:
-            for tensor in operation.written(args, kwargs):
-                if outgrown(tensor):
-                    give_back(untyped_storage(tensor))
-        if memory is None or operation.is_view or (operation.writes and args and result is args[0]):
+        if memory is None or operation.is_view:
             return result
         if operation.writes:
-            self.mark_written(args, kwargs, result, memory)
+            self.mark_written(operation, args, kwargs, result, memory)
         else:
             self.mark(result, memory)
         return result
@@ -218,8 +214,15 @@ class EmulatedDevice(TorchDispatchMode):
             for item in result:
                 self.mark(item, memory)
 
-    def mark_written(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, memory: Memory) -> None:
+    def mark_written(
+        self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, memory: Memory
+    ) -> None:
         """Say where results live that are not among the arguments, which a call writes."""
+        for tensor in operation.written(args, kwargs):
+            if outgrown(tensor):
+                give_back(untyped_storage(tensor))
+        if args and result is args[0]:
+            return
         passed = list(tensors_in((args, kwargs)))
         for tensor in tensors_in(result):
             if not any(tensor is given for given in passed):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
-from ctypes import memmove, string_at
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,6 @@ from capturelint.emulator.memory import (
     place,
     poison,
     poison_storage,
-    start_of,
     tensors_in,
     untyped_storage,
 )
@@ -46,6 +44,7 @@ from capturelint.emulator.refusal import (
 )
 from capturelint.emulator.replay import RecordedCall, replay, undispatched
 from capturelint.emulator.spots import Note, Place, Settler, Spot, tensor_at
+from capturelint.emulator.undo import Before
 from capturelint.vocabulary import Effect, ObservationKind
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ class Recording:
         self.aliased: list[Entry] = []
         self.settler = Settler()
         self.froze_values = False
-        self.saved: dict[int, tuple[torch.UntypedStorage, bytes]] = {}
+        self.before = Before(self.owner)
         self.undefined: list[tuple[Lease, torch.dtype]] = []
         self.undefined_elsewhere: list[torch.Tensor] = []
         self.states: dict[int, tuple[DeviceGenerator, torch.Tensor]] = {}
@@ -205,7 +204,7 @@ class Recording:
             return kernel(*args, **kwargs)
         if writes:
             for tensor in operation.written(args, kwargs):
-                self.save(tensor)
+                self.before.keep(tensor, operation, args)
         self.froze_values = False
         kept_args, kept_kwargs = kept or ([self.freeze(value) for value in args], self.freeze(kwargs))
         draws = operation.is_random and operation.draws(args, kwargs)
@@ -374,14 +373,6 @@ class Recording:
         self.froze_values = True
         return tensor.detach().clone()
 
-    def save(self, tensor: torch.Tensor) -> None:
-        """Save memory from before the capture, whole, when it is first written."""
-        storage = untyped_storage(tensor)
-        lease: Lease | None = storage._capturelint_lease  # type: ignore[attr-defined]
-        owner = lease.owner if lease is not None else storage._capturelint_owner  # type: ignore[attr-defined]
-        if owner is not self.owner and storage._cdata not in self.saved:
-            self.saved[storage._cdata] = (storage, string_at(start_of(storage), storage.nbytes()))
-
     def draw(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a random call on copies of the generators' states."""
         passed = kwargs.get("generator")
@@ -418,11 +409,9 @@ class Recording:
             with undispatched():
                 for tensor in self.undefined_elsewhere:
                     poison(tensor)
-        for storage, content in self.saved.values():
-            memmove(start_of(storage), content, len(content))
+        self.before.put_back()
         self.undefined.clear()
         self.undefined_elsewhere.clear()
-        self.saved.clear()
         for generator, state in self.states.values():
             torch._C.Generator.set_state(generator, state)
         self.states.clear()

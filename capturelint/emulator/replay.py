@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from capturelint.emulator.generators import Generators
 from capturelint.emulator.kernels import Kernel
@@ -51,5 +50,5 @@ def run(calls: Sequence[RecordedCall]) -> None:
 @contextmanager
 def undispatched() -> Iterator[None]:
     """Below modes, autograd and autocast, where a graph's kernels live."""
-    with _disable_current_modes(), torch.inference_mode(), torch.autocast("cpu", enabled=False):
+    with torch._C._DisableTorchDispatch(), torch._C._InferenceMode(True), torch._C._DisableAutocast():
         yield
