@@ -151,6 +151,64 @@ def test_a_capture_leaves_the_memory_of_its_pool_as_it_was():
     assert out[0].item() == 6.0
 
 
+def test_what_the_program_writes_into_an_output_is_what_graphs_read():
+    x = torch.ones(64, device="cuda")
+    first, out = captured(lambda: x * 5)
+    other, doubled = captured(lambda: out * 2)
+    first.replay()
+    out.fill_(7)
+    other.replay()
+    assert (out[0].item(), doubled[0].item()) == (7.0, 14.0)
+    writer, _ = captured(lambda: out.add_(1))
+    writer.replay()
+    other.replay()
+    assert (out[0].item(), doubled[0].item()) == (8.0, 16.0)
+
+
+def test_an_output_that_grows_after_the_capture_leaves_its_pool():
+    x = torch.ones(64, device="cuda")
+    graph, out = captured(lambda: x * 5)
+    graph.replay()
+    address = out.data_ptr()
+    out.resize_(128).fill_(1)
+    graph.replay()
+    assert (out.sum().item(), out.data_ptr() == address) == (128.0, False)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x, rows: x.index_copy_(0, rows, x[:2] + 9),
+        lambda x, rows: x.index_add_(0, rows, x[:2] + 0),
+        lambda x, rows: x.index_fill_(0, rows, 9.0),
+        lambda x, rows: x.index_put_((rows, rows), x[0, :2] + 9),
+        lambda x, rows: x.scatter_(0, rows[:, None].expand(2, 4), 9.0),
+        lambda x, rows: x.scatter_add_(0, rows[:, None].expand(2, 4), x[:2] + 0),
+        lambda x, rows: x[:, 2].copy_(x[:, 1] + 9),
+        lambda x, rows: x.mul_(3),
+    ],
+)
+def test_a_capture_puts_back_what_it_writes(write):
+    x, rows = torch.arange(1e5, device="cuda")[: 1 << 16].reshape(-1, 4), torch.tensor([3, 1], device="cuda")
+    before = x.clone()
+
+    def step():
+        write(x, rows)
+        rows.add_(-1)
+        write(x, rows)
+        x.add_(1)
+        write(x, rows)
+
+    graph, _ = captured(step)
+    assert (torch.equal(x, before), rows.tolist()) == (True, [3, 1])
+    graph.replay()
+    captured_result, replayed_rows = x.clone(), rows.tolist()
+    x.copy_(before)
+    rows.copy_(torch.tensor([3, 1]))
+    step()
+    assert (torch.equal(x, captured_result), replayed_rows) == (True, [2, 0])
+
+
 def test_an_output_dropped_before_the_next_capture_is_its_memory():
     x = torch.ones(64, device="cuda")
     first, out = captured(lambda: x * 5)

@@ -8,8 +8,8 @@ numbers, so it sees what was written into the memory since, and nothing that hap
    autograd (``mode``) sees every ATen call, so it knows where each result lives and which operands are on two sides.
 2. While a stream captures, each call is first held against what an H200 refused (``refusal``, ``rules/aten.yaml``).
    What it refuses raises at that line, and everything after it fails as on CUDA.
-3. Capturing runs the calls, because shapes depend on them, and then undoes them (``recording``). What they allocate
-   stands on blocks of a private pool, cut and reused as CUDA's are (``pool``). Nothing is right until the first replay.
+3. Capturing runs the calls, because shapes depend on them, and then undoes them (``recording``, ``undo``). What they
+   allocate is lent blocks of a private pool, cut and reused as CUDA's are (``pool``). Nothing is right until a replay.
 4. A graph holds addresses. Memory from before the capture that the program frees reads as garbage, and the next
    allocation of its size is given that very memory, which the graph still reads and writes (``ledger``).
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
+from torch._library import simple_registry
 
 from capturelint.emulator.api import CudaPatches
 from capturelint.emulator.kernels import Registrations
@@ -16,6 +17,8 @@ from capturelint.emulator.mode import EmulatedDevice
 from capturelint.emulator.patches import Patches
 from capturelint.emulator.tensors import TensorPatches
 from capturelint.emulator.triton import TritonLaunches
+
+RULE = "find_torch_dispatch_rule"
 
 
 @contextmanager
@@ -39,6 +42,8 @@ def cuda(*, poison_freed: bool = True) -> Iterator[Machine]:
         CudaPatches(machine, patches).install()
         triton.install()
         patches.set(threading.Thread, "run", emulated_run(machine, threading.Thread.run))
+        if hasattr(simple_registry, RULE):
+            patches.set(simple_registry, RULE, without_rules(getattr(simple_registry, RULE)))
         with EmulatedDevice(machine):
             yield machine
     finally:
@@ -47,6 +52,15 @@ def cuda(*, poison_freed: bool = True) -> Iterator[Machine]:
         registrations.remove()
         torch._C._set_only_lift_cpu_tensors(lifts)
         Storages.remove()
+
+
+def without_rules(find: Callable[[object, type], object]) -> Callable[[object, type], object]:
+    """What torch asks before each call that a mode sees, answered at once for the device's mode: it has no rules."""
+
+    def find_rule(operation: object, mode: type) -> object:
+        return None if mode is EmulatedDevice else find(operation, mode)
+
+    return find_rule
 
 
 def emulated_run(machine: Machine, run: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:

@@ -59,15 +59,20 @@ class EmulatedDevice(TorchDispatchMode):
         if operation.is_divided and (divided := self.divide(operation, args, kwargs)) is not NotImplemented:
             return divided
         recording = self.machine.recording
-        stream = self.machine.streams.current
-        if recording is None or stream not in recording.streams:
-            recording = None
-        elif not operation.is_random and (kept := recording.keep_all(args, kwargs)) is not None:
-            recording.admit(operation, args, kwargs)
-            return recording.run(operation, args, kwargs, ON_DEVICE, stream, kept)
+        if recording is not None:
+            stream = self.machine.streams.current
+            if stream not in recording.streams:
+                recording = None
+            elif (
+                not (operation.is_random and operation.draws(args, kwargs))
+                and (kept := recording.keep_all(args, kwargs)) is not None
+            ):
+                if operation.is_examined or recording.refused is not None:
+                    recording.admit(operation, args, kwargs)
+                return recording.run(operation, args, kwargs, ON_DEVICE, stream, kept)
         memory = self.side(operation, args, kwargs)
         on_device = memory is ON_DEVICE
-        if "device" in kwargs or "pin_memory" in kwargs:
+        if kwargs and ("device" in kwargs or "pin_memory" in kwargs):
             memory, kwargs, asked = self.destination(operation, memory, kwargs)
         else:
             asked = kwargs
@@ -144,10 +149,11 @@ class EmulatedDevice(TorchDispatchMode):
                 place(tensor, ON_HOST)
         if not found:
             return UNCLAIMED if unclaimed is not None and not stray else None
-        for tensor in unclaimed or ():
-            place(tensor, ON_DEVICE)
+        if unclaimed is not None:
+            for tensor in unclaimed:
+                place(tensor, ON_DEVICE)
             if self.machine.recording is not None:
-                self.machine.recording.claim(tensor)
+                self.machine.recording.claim(unclaimed)
         if stray:
             self.check_strays(operation, args, kwargs)
         return ON_DEVICE

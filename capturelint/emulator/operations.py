@@ -47,6 +47,11 @@ class Operation:
     host_arguments: frozenset[str]
     refusals: tuple[AtenRow, ...]
 
+    @property
+    def is_examined(self) -> bool:
+        """Whether CUDA refuses some of these calls."""
+        return bool(self.refusals) or self.is_transfer
+
     def argument(self, name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """The value passed for ``name``, or None."""
         if name in kwargs:
@@ -56,6 +61,8 @@ class Operation:
 
     def written(self, args: tuple[object, ...], kwargs: dict[str, object]) -> list[torch.Tensor]:
         """The tensors that the call writes in place."""
+        if args and isinstance(args[0], torch.Tensor) and self.writes == self.arguments[:1]:
+            return [args[0]]
         return list(tensors_in([self.argument(name, args, kwargs) for name in self.writes]))
 
     def draws(self, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:

@@ -205,7 +205,8 @@ class Pool:
 
     def __del__(self) -> None:
         # All is free, so each segment is one block that its list names: a cycle, which would keep the memory.
-        self.catch_up()
+        if self.segments:
+            self.catch_up()
         for free_list in self.free_lists.values():
             free_list.clear()
 

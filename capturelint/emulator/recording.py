@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 COPY = Kernel(torch.ops.aten.copy_.default, "aten::copy_.default")
 NOTHING: frozenset[int] = frozenset()
 Tensor = torch.Tensor
+COMPOUND = (Tensor, list, tuple, dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,7 +119,7 @@ class Recording:
         """Raise if CUDA would refuse the call."""
         if self.refused is not None:
             raise self.previous(operation.name)
-        if not operation.refusals and not operation.is_transfer:
+        if not operation.is_examined:
             return
         call = Call(operation, args, kwargs)
         if (row := refusing_row(call)) is not None and not (row.effect is Effect.READ and self.machine.in_cpu_check):
@@ -178,7 +179,8 @@ class Recording:
                     return None
                 kept.append(spot)
             elif isinstance(value, (list, tuple)):
-                inner = self.keep(value)
+                # Numbers are the common case, and a list of them holds nothing else.
+                inner = value if value and isinstance(value[0], int) else self.keep(value)
                 if inner is None:
                     return None
                 kept.append(inner)
@@ -202,25 +204,25 @@ class Recording:
         kernel, writes = operation.kernel, operation.writes
         if operation.is_view:
             return kernel(*args, **kwargs)
-        if writes:
-            for tensor in operation.written(args, kwargs):
-                self.before.keep(tensor, operation, args)
+        written = operation.written(args, kwargs) if writes else ()
+        for tensor in written:
+            self.before.keep(tensor, operation, args)
         self.froze_values = False
-        kept_args, kept_kwargs = kept or ([self.freeze(value) for value in args], self.freeze(kwargs))
+        kept_args, kept_kwargs = kept or self.freeze_all(args, kwargs)
         draws = operation.is_random and operation.draws(args, kwargs)
         try:
             result = self.draw(operation, args, kwargs) if draws else kernel.function(*args, **kwargs)
         except (NotImplementedError, EmulationError) as error:
             result = kernel.instead(error, args, kwargs)
-        if writes and (grown := [tensor for tensor in operation.written(args, kwargs) if outgrown(tensor)]):
+        if written and (grown := [tensor for tensor in written if outgrown(tensor)]):
             for tensor in grown:
                 self.regrow(tensor, stream)
-            kept_args, kept_kwargs = [self.freeze(value) for value in args], self.freeze(kwargs)
+            kept_args, kept_kwargs = self.freeze_all(args, kwargs)
         fresh: Sequence[tuple[int, Place]] = ()
         if not (writes and args and result is args[0]):
             passed: frozenset[int] = NOTHING
             if self.froze_values or writes:
-                passed = frozenset(address_in(tensor) for tensor in tensors_in((args, kwargs)))
+                passed = addresses_in((*args, *kwargs.values()))
             if isinstance(result, Tensor):
                 alias = self.adopt_one(result, memory, stream, passed, operation.allocates_undefined)
                 fresh = () if alias is None else ((0, alias),)
@@ -230,8 +232,7 @@ class Recording:
             return result
         note = (kernel, kept_args, kept_kwargs, fresh, draws)
         if memory is UNCLAIMED:
-            touched = (*tensors_in((args, kwargs)), *tensors_in([tensor for _, tensor in fresh]))
-            self.unclaimed.append((note, frozenset(address_in(tensor) for tensor in touched)))
+            self.unclaimed.append((note, addresses_in((*args, *kwargs.values(), *[place for _, place in fresh]))))
         else:
             stream.work += 1
             self.notes.append(note)
@@ -254,14 +255,14 @@ class Recording:
         ``passed`` are the addresses of storages that were arguments, where their marks do not tell.
         """
         found = []
-        adopted = set()
+        adopted: list[Tensor] = []
         for position, tensor in enumerate(tensors_in(result)):
-            address = address_in(tensor)
-            if address and address in adopted:
-                found.append((position, self.point_at(tensor)))
-            elif (alias := self.adopt_one(tensor, memory, stream, passed, zeroed)) is not None:
+            alias = self.adopt_one(tensor, memory, stream, passed, zeroed)
+            if alias is None and (address := address_in(tensor)) and address in map(address_in, adopted):
+                alias = self.point_at(tensor)
+            if alias is not None:
                 found.append((position, alias))
-                adopted.add(address)
+                adopted.append(tensor)
         return found
 
     def adopt_one(
@@ -290,9 +291,9 @@ class Recording:
             self.undefined_elsewhere.append(alias)
         return alias
 
-    def claim(self, tensor: torch.Tensor) -> None:
+    def claim(self, tensors: Iterable[torch.Tensor]) -> None:
         """Scratch space turned out to be on the device: so are the calls that made it."""
-        needed = {untyped_storage(tensor)._cdata}
+        needed = {untyped_storage(tensor)._cdata for tensor in tensors}
         taken, left = [], []
         for note, made in reversed(self.unclaimed):
             if made & needed:
@@ -303,7 +304,16 @@ class Recording:
         self.unclaimed = left[::-1]
         for note in reversed(taken):
             self.notes.append(note)
-            self.undefined_elsewhere += tensors_in([tensor for _, tensor in note[3]])
+            self.undefined_elsewhere += [place for _, place in note[3] if isinstance(place, Tensor)]
+
+    def freeze_all(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """A call's arguments as the graph keeps them, whatever they are."""
+        frozen = [self.freeze(value) if isinstance(value, COMPOUND) else value for value in args]
+        if not kwargs:
+            return frozen, kwargs
+        return frozen, {
+            name: self.freeze(value) if isinstance(value, COMPOUND) else value for name, value in kwargs.items()
+        }
 
     def freeze(self, value: Any) -> Any:
         """``value`` with its tensors replaced by the graph's own: what becomes of the objects does not matter."""
@@ -403,7 +413,7 @@ class Recording:
         self.pool.events.append(None)
         for lease, dtype in self.undefined:
             # Nobody can see what was freed again.
-            if (made := lease.living()) is not None:
+            if (made := lease()) is not None and made.nbytes() == lease.nbytes:
                 poison_storage(made, dtype)
         if self.undefined_elsewhere:
             with undispatched():
@@ -472,6 +482,13 @@ class Recording:
         self.notes.clear()
         self.calls = []
         self.unclaimed.clear()
+
+
+def addresses_in(values: Iterable[Any]) -> frozenset[int]:
+    """Of the storages behind the tensors among ``values``."""
+    return frozenset(
+        [address_in(tensor) for value in values if isinstance(value, COMPOUND) for tensor in tensors_in(value)]
+    )
 
 
 def merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from capturelint.emulator.operations import Operation
     from capturelint.emulator.pool import Lease
 
+MIN_BYTES = 1 << 17  # less is copied faster than the part of it is picked
 aten = torch.ops.aten
 Part: TypeAlias = tuple[Callable[..., Any], Callable[..., Any], int]
 VIEW: Part = (aten.clone.default._op, aten.copy_.default._op, 1)
@@ -54,9 +55,11 @@ class Before:
         owner = lease.owner if lease is not None else storage._capturelint_owner  # type: ignore[attr-defined]
         if owner is self.owner or storage._cdata in self.whole:
             return
-        part = PARTS.get(operation.name) if args and args[0] is tensor else None
-        if part is None and 2 * tensor.nbytes <= storage.nbytes():
-            part, args = VIEW, (tensor,)
+        part, nbytes = None, storage.nbytes()
+        if nbytes >= MIN_BYTES:
+            part = PARTS.get(operation.name) if args and args[0] is tensor else None
+            if part is None and 2 * tensor.nbytes <= nbytes:
+                part, args = VIEW, (tensor,)
         if part is not None:
             read, write, count = part
             where = [tensor.detach(), *map(copied, args[1:count])]
@@ -68,8 +71,8 @@ class Before:
                 self.kept.append(lambda: write(*where, content))
                 return
         self.whole.add(storage._cdata)
-        content = string_at(start_of(storage), storage.nbytes())
-        self.kept.append(lambda: memmove(start_of(storage), content, len(content)))
+        content = string_at(start_of(storage), nbytes)
+        self.kept.append(lambda: memmove(start_of(storage), content, nbytes))
 
     def put_back(self) -> None:
         """Undo all writes, the last one first."""
