@@ -43,6 +43,7 @@ class Kernel:
 
     function: Any
     name: str
+    machine: Machine
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run it. Raises ``EmulationError`` if a CPU cannot."""
@@ -62,7 +63,7 @@ class Kernel:
         """Only the shapes, from the operator's fake implementation; the values are zeros, and said to be."""
         from torch._subclasses.fake_tensor import FakeTensorMode
 
-        with FakeTensorMode() as mode:
+        with self.machine.as_cpu(), FakeTensorMode() as mode:
             fake_args, fake_kwargs = tree_map_only(torch.Tensor, mode.from_tensor, (args, kwargs))
             try:
                 made = self.function(*fake_args, **fake_kwargs)
@@ -103,11 +104,8 @@ def foreign(function: Callable[..., Any], machine: Machine) -> Callable[..., Any
     """An operation that is not torch's own: one in Python may ask where its tensors live, and is told: on a CPU."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        before, machine.in_kernel = machine.in_kernel, True
-        try:
+        with machine.as_cpu():
             return function(*args, **kwargs)
-        finally:
-            machine.in_kernel = before
 
     return call
 

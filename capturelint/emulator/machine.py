@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -63,6 +65,15 @@ class Machine:
     @in_kernel.setter
     def in_kernel(self, value: bool) -> None:
         self.threads.in_kernel = value
+
+    @contextmanager
+    def as_cpu(self) -> Iterator[None]:
+        """Let tensors of the device say that they are a CPU's."""
+        before, self.in_kernel = self.in_kernel, True
+        try:
+            yield
+        finally:
+            self.in_kernel = before
 
     @property
     def is_capturing(self) -> bool:

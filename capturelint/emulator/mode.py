@@ -113,7 +113,7 @@ class EmulatedDevice(TorchDispatchMode):
         """What is known of an operation that was not met before, or is not one of ATen's kind."""
         if isinstance(function, torch._ops.OpOverload):
             return self.machine.operations.read(function)
-        return opaque(function, self.branch if function.name() == "cond" else None)
+        return opaque(function, self.branch if function.name() == "cond" else None, self.machine)
 
     def side(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Memory | None:
         """Where a result belongs if nothing else is asked for: the device, nobody yet, or (None) the host.

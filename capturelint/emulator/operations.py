@@ -98,7 +98,7 @@ class Operations:
         found = self.known[id(overload)] = Operation(
             name=full,
             overload=overload,
-            kernel=Kernel(function, full),
+            kernel=Kernel(function, full, self.machine),
             body=body,
             is_view=is_view(overload),
             is_plain_view=is_plain_view(overload) and body is None and not refusals,
@@ -116,13 +116,13 @@ class Operations:
         return found
 
 
-def opaque(function: Any, body: Callable[..., Any] | None) -> Operation:
+def opaque(function: Any, body: Callable[..., Any] | None, machine: Machine) -> Operation:
     """A higher-order operator: nothing is known of it but its results, and ``body`` where we have one."""
     name = str(function)
     return Operation(
         name=name,
         overload=function,
-        kernel=Kernel(function, name),
+        kernel=Kernel(function, name, machine),
         body=body,
         is_view=False,
         is_plain_view=False,
@@ -142,9 +142,9 @@ def launch_of(name: str, launch: Callable[..., Any], machine: Machine, args: tup
     """A kernel that is given these arguments and may write each of them; ``launch`` runs it on a CPU's tensors."""
     names = tuple(str(position) for position in range(len(args)))
     return replace(
-        opaque(launch, None),
+        opaque(launch, None, machine),
         name=name,
-        kernel=Kernel(foreign(launch, machine), name),
+        kernel=Kernel(foreign(launch, machine), name, machine),
         writes=names,
         arguments=names,
     )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from capturelint.emulator.generators import address_of
-from capturelint.emulator.kernels import EmulationError, Kernel
+from capturelint.emulator.kernels import EmulationError
 from capturelint.emulator.memory import (
     ON_DEVICE,
     ON_HOST,
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from capturelint.emulator.pool import Lease, Pool
     from capturelint.emulator.streams import EmulatedStream
 
-COPY = Kernel(torch.ops.aten.copy_.default, "aten::copy_.default")
 NOTHING: frozenset[int] = frozenset()
 Tensor = torch.Tensor
 COMPOUND = (Tensor, list, tuple, dict)
@@ -244,7 +243,8 @@ class Recording:
         self.pools.add(storage._capturelint_pool)  # type: ignore[attr-defined]
         old, new = give_back(storage), self.pool.lend(storage, stream, self.owner)
         places = [Spot((lease, torch.uint8, torch.Size((old.nbytes,)), (1,), 0)) for lease in (new, old)]
-        self.notes.append((COPY, places, {}, (), False))
+        copy = self.machine.operations.read(torch.ops.aten.copy_.default).kernel
+        self.notes.append((copy, places, {}, (), False))
         self.undefined.append((new, tensor.dtype))
 
     def adopt(
