@@ -240,7 +240,8 @@ def shaped(
             lead = replace(lead, strided=False)
         return as_view(made, lead) if name in VIEWS else made
     if len(flat) == 1 and name not in ("where",):
-        return result(vm, operands, node, None, kind)
+        made = result(vm, operands, node, None, kind)
+        return as_view(made, lead) if name in VIEWS else made
     ranks = [t.rank for t in flat]
     widest = None if None in ranks or not ranks else max(r for r in ranks if r is not None)
     made = result(vm, operands, node, widest if name in BROADCAST else None, kind)
@@ -262,6 +263,15 @@ COUNTS = frozenset({"sum", "cumsum", "prod", "cumprod", "nansum"})
 """Operations that give whole numbers for flags."""
 VIEWS = frozenset(
     [
+        "adjoint",
+        "as_strided",
+        "diagonal",
+        "imag",
+        "moveaxis",
+        "swapdims",
+        "unfold",
+        "view_as_complex",
+        "view_as_real",
         "transpose",
         "permute",
         "swapaxes",

@@ -49,8 +49,8 @@ from capturelint.vocabulary import Confidence, EventKind, Phase, Varies
 MAX_RUNS = 4
 MAX_RECORDS = 3
 """Records within records whose replacement is followed."""
-CARRIED = frozenset([*TOKENS, *steady.CARRIED, "decoder_input_ids", "encoder_outputs"])
-"""What a decode step is given though it may be left out: tokens, what earlier steps filled, what an encoder made."""
+CARRIED = frozenset([*TOKENS, *steady.CARRIED, "decoder_input_ids", "encoder_outputs", "timestep"])
+"""What a step is given though it may be left out: tokens, a time, what earlier steps filled, what an encoder made."""
 
 
 @dataclass(slots=True)

@@ -35,7 +35,7 @@ DECODE = frozenset(["is_decode", "is_decoding", "decoding", "is_decode_only", "h
 """Flags that say that one is not."""
 ROWS = frozenset(
     f"{what}_{how}" for what in ("seq", "q", "q_seq", "query", "tgt", "target") for how in ("len", "length")
-) | {"seqlen", "sequence_length", "input_length", "num_new_tokens"}
+) | {"seqlen", "sequence_length", "input_length", "num_new_tokens", "num_input_tokens"}
 """Names of the number of tokens that a step is given for each row."""
 WIDE = frozenset([*TOKENS, "input_shape", "inputs_embeds", "hidden_states", "hidden", "h", "hidden_state"])
 """What has a token in its second dimension, or the shape of that."""
