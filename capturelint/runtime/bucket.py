@@ -15,8 +15,9 @@ import torch
 
 from capturelint.errors import TargetError
 from capturelint.runtime.capture import Captured, Pool, capture, own_memory
-from capturelint.runtime.channel import Channel
+from capturelint.runtime.channel import Channel, silent_channel
 from capturelint.runtime.compare import argmax_flips, argmax_margin, compare, has_nan, step_error, tolerance
+from capturelint.runtime.distribution import ERROR_PROBABILITY, NUM_SAMPLES, draws, is_one_distribution
 from capturelint.runtime.eager import Run, check_inputs, run_eager
 from capturelint.runtime.explain import Bench, explain
 from capturelint.runtime.forks import Forks
@@ -25,7 +26,8 @@ from capturelint.runtime.outputs import Leaf
 from capturelint.runtime.project import Project
 from capturelint.runtime.protocol import Plan, Stage
 from capturelint.runtime.replay import run_replay
-from capturelint.runtime.states import Origin, UnequalCopiesError
+from capturelint.runtime.rewind import Memory
+from capturelint.runtime.states import Origin, UnequalCopiesError, seeded
 from capturelint.runtime.target import Target
 from capturelint.runtime.timeline import Operations
 from capturelint.runtime.trace import Call, Recorder
@@ -81,12 +83,16 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A bucket's result, and the graph where there is one. ``unfit``: this process can verify nothing more."""
+    """A bucket's result, and the graph where there is one. ``unfit``: this process can verify nothing more.
+
+    ``is_exact``: a right replay gives eager's numbers, and not only numbers as random as those.
+    """
 
     result: BucketResult
     captured: Captured | None = None
     reference: Reference | None = None
     unfit: bool = False
+    is_exact: bool = True
 
     @property
     def is_right(self) -> bool:
@@ -242,8 +248,52 @@ def judge(session: Session, bucket: int, reference: Reference, captured: Capture
     step = run.first + at
     message = f"replay differs from eager from step {step} on, by {comparison.errors[at]:.2g} of the largest value"
     found = explanation(session, bucket)
+    if not any(each.spots for each in found) and draws(reference.calls):
+        if is_equal_in_distribution(session, bucket, captured, reference, step):
+            said = f"draws other numbers than eager from step {step} on, {SAME_DISTRIBUTION}"
+            return Judged(replace(result, verdict=Verdict.OK, probes=(said,)), captured, reference, is_exact=False)
+        message += "; its random numbers are of another distribution too"
     observations = tuple(found) or (Observation(ObservationKind.VALUES_DIFFER, message, step=step),)
     return Judged(replace(result, message=message, observations=observations), captured, reference)
+
+
+SAMPLES_TOLD = 16
+SAME_DISTRIBUTION = (
+    f"of the same distribution in {NUM_SAMPLES} runs (a right replay is refused with probability "
+    f"{ERROR_PROBABILITY:g} at most); the probes need equal numbers"
+)
+
+
+def is_equal_in_distribution(
+    session: Session, bucket: int, captured: Captured, reference: Reference, last: int
+) -> bool:
+    """Whether replays up to step ``last`` are drawn as eager ones are, from the captured step's state."""
+    steps = range(captured.first, last + 1)
+    state = session.fresh(bucket)
+    run_eager(session.target, state, bucket, range(captured.first), session.channel)
+    memory = Memory(state)
+    memory.remember()
+
+    def eager(seed: int) -> Sequence[Leaf]:
+        memory.rewind()
+        with seeded(seed), told(session, bucket, seed) as channel:
+            return run_eager(session.target, state, bucket, steps, channel).outputs[-1]
+
+    def replay(seed: int) -> Sequence[Leaf]:
+        captured.rewind()
+        with seeded(seed), told(session, bucket, seed) as channel:
+            return run_replay(session.target, captured, bucket, steps, channel).outputs[-1]
+
+    return captured.start is not None and is_one_distribution(eager, replay, reference.tolerance)
+
+
+@contextmanager
+def told(session: Session, bucket: int, sample: int) -> Iterator[Channel]:
+    """A channel for the steps of one sample, of which only some are told as progress."""
+    if sample % SAMPLES_TOLD == 0:
+        session.channel.enter(Stage.REPLAY, bucket, sample)
+    with silent_channel() as channel:
+        yield channel
 
 
 def doubted(session: Session, result: BucketResult) -> BucketResult:

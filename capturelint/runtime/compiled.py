@@ -85,7 +85,7 @@ def compile_target(plan: Plan) -> CompileReport:
     import torch
 
     from capturelint.runtime import compiled_step, machine, meter
-    from capturelint.runtime.in_process import silent_channel
+    from capturelint.runtime.channel import silent_channel
     from capturelint.runtime.worker import limited
 
     if plan.device == "emulated" or not torch.cuda.is_available():

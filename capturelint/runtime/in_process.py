@@ -6,16 +6,14 @@ What a worker would isolate is not isolated here: on a real device a refused cap
 from __future__ import annotations
 
 import copy
-import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
 from capturelint.runtime import states
 from capturelint.runtime.bucket import Session, verify_bucket
-from capturelint.runtime.channel import Channel
+from capturelint.runtime.channel import silent_channel
 from capturelint.runtime.observations import BucketResult
 from capturelint.runtime.project import Project
 from capturelint.runtime.protocol import Plan
@@ -44,16 +42,6 @@ def verify_here(
             if judged.unfit and on_gpu:
                 break
     return results, on_gpu
-
-
-@contextmanager
-def silent_channel() -> Iterator[Channel]:
-    """Where a worker would tell its progress; here nobody listens."""
-    descriptor = os.open(os.devnull, os.O_WRONLY)
-    try:
-        yield Channel(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def as_target(
