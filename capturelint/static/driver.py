@@ -294,7 +294,8 @@ class Driver:
         new = tensor_in(value)
         if vm.recording or not self.captures or (new is not None and new.ident == tensor.ident != 0):
             return
-        walked = tensor.parameter and tensor.home is None and any(map(is_parameter, self.values.values()))
+        any_one = tensor.home is None or not tensor.ident  # from a walk over parameters, or kept from one
+        walked = tensor.parameter and any_one and any(map(is_parameter, self.values.values()))
         if walked or tensor.home in self.loaded or tensor.ident in self.idents:
             self.pending.append(Pending(EventKind.INPUT_REBIND, vm.site(node), "data", "data", tensor.home))
 

@@ -35,6 +35,7 @@ from capturelint.static.values import (
     options,
     tensor_in,
     union,
+    varies_of,
 )
 from capturelint.vocabulary import Confidence, EventKind, Varies
 
@@ -89,7 +90,7 @@ def sequence_item(vm: Interpreter, owner: Sequence, index: Value, node: ast.Subs
     # A tuple is a record: which of its items is meant decides what it is.
     record = owner.items is not None and index is UNKNOWN
     record = record or len({type(option) for option in options(found) if option != NONE}) > 1
-    return as_guess(found) if record and not owner.shape else found
+    return as_guess(found) if record and not owner.shape else chosen_number(found, index)
 
 
 def as_guess(value: Value) -> Value:
@@ -143,7 +144,17 @@ def object_item(vm: Interpreter, owner: Ref, index: Value, node: ast.Subscript) 
     if vm.driver is not None:
         vm.driver.buckets.on_lookup(vm, inner, node, node.value)
         inner = [vm.driver.on_load(vm, owner, "[]", value) for value in inner]
-    return union(inner)
+    return chosen_number(union(inner), index)
+
+
+def chosen_number(value: Value, index: Value) -> Value:
+    """One of several host numbers, chosen by a number that changes at every step, changes with it."""
+    if varies_of(index) is not Varies.PER_STEP or isinstance(value, Const):
+        return value
+    if not all(isinstance(option, (Const, Number)) and option != NONE for option in options(value)):
+        return value
+    by = next((option for option in options(index) if isinstance(option, Number)), Number())
+    return replace(by, deps=deps_of(index) | deps_of(value))
 
 
 def made_item(vm: Interpreter, owner: Ref, key: object, factory: Value, node: ast.Subscript) -> Value:

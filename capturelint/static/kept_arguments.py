@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 from capturelint.static.homes import numbers_differ
 from capturelint.static.index import FunctionDef
 from capturelint.static.records import replace
-from capturelint.static.values import Const, Home, Number, Scope, Value, deps_of
+from capturelint.static.values import Const, Home, Number, Ref, Scope, Sequence, Value, deps_of
 from capturelint.vocabulary import Confidence, Varies
 
 if TYPE_CHECKING:
@@ -25,13 +25,15 @@ if TYPE_CHECKING:
 ARGUMENT = -1
 """The owner of the homes that stand for parameters, by name: one that is handed on keeps its name or is both."""
 Numbers: TypeAlias = dict[str, Const | Number]
+Callee: TypeAlias = tuple[object, int]
+"""A function, and the object that it is a method of."""
 
 
 @dataclass(slots=True)
 class Activation:
     """One call outside the recording, of a function that may capture."""
 
-    definition: object
+    callee: Callee
     conditions: int
     given: Numbers
     captured: bool = False
@@ -44,11 +46,11 @@ class KeptArguments:
     """The hooks. ``offered`` and ``keyed`` outlast a run: parameters that differ, and those that choose the graph."""
 
     keyed: set[Home]
-    offered: set[tuple[object, str]] = field(default_factory=set)
+    offered: set[tuple[Callee, str]] = field(default_factory=set)
     following: bool = False
     last: bool = False
     active: list[Activation] = field(default_factory=list)
-    first: dict[object, Numbers] = field(default_factory=dict)
+    first: dict[Callee, Numbers] = field(default_factory=dict)
 
     def start(self, final: bool) -> None:
         """A run begins."""
@@ -59,23 +61,24 @@ class KeptArguments:
     def on_call(self, vm: Interpreter, definition: object, scope: Scope, recorded: bool) -> None:
         """A function is entered with its arguments bound."""
         given: Numbers = {}
+        callee = definition, scope.this.oid if isinstance(scope.this, Ref) else 0
         if not (recorded or vm.recording) and isinstance(definition, FunctionDef):
-            given = {name: value for name, value in scope.names.items() if is_plain_number(value)}
+            given = dict(numbers_of(definition, scope))
             if self.following:
-                self.follow(vm, definition, scope, given)
-        self.active.append(Activation(definition, vm.conditions(), given))
+                self.follow(vm, callee, scope, given)
+        self.active.append(Activation(callee, vm.conditions(), given))
 
-    def follow(self, vm: Interpreter, definition: FunctionDef, scope: Scope, given: Numbers) -> None:
+    def follow(self, vm: Interpreter, callee: Callee, scope: Scope, given: Numbers) -> None:
         """Mark the offered parameters, or in the last run take those that choose no graph as changing."""
         chosen = chosen_by_caller(vm)
         for name, value in given.items():
             home = Home(ARGUMENT, name)
-            if chosen or decides(definition, name):
+            if chosen or decides(callee[0], name.partition("[")[0]):
                 self.keyed |= {dep for dep in deps_of(value) if dep.owner == ARGUMENT} | {home}
-            elif (definition, name) in self.offered and not self.last:
-                scope.names[name] = replace(value, deps=value.deps | {home})
-            elif (definition, name) in self.offered and home not in self.keyed:
-                scope.names[name] = Number(Varies.PER_STEP, frozenset({home}), sure=Confidence.LIKELY)
+            elif (callee, name) in self.offered and not self.last:
+                put(scope, name, replace(value, deps=value.deps | {home}))
+            elif (callee, name) in self.offered and home not in self.keyed:
+                put(scope, name, Number(Varies.PER_STEP, frozenset({home}), sure=Confidence.LIKELY))
 
     def on_begin(self, vm: Interpreter) -> None:
         """A capture begins, on behalf of every running function."""
@@ -86,15 +89,38 @@ class KeptArguments:
     def on_return(self) -> None:
         """A function is left: was it given other numbers than when it captured, and kept the graph?"""
         call = self.active.pop()
-        first = self.first.get(call.definition)
+        first = self.first.get(call.callee)
         if first is None and call.captured:
-            self.first[call.definition] = call.given
+            self.first[call.callee] = call.given
         elif first is not None and not call.surely:
             self.offered |= {
-                (call.definition, name)
+                (call.callee, name)
                 for name, value in call.given.items()
                 if name in first and numbers_differ(first[name], value)
             }
+
+
+def numbers_of(definition: FunctionDef, scope: Scope) -> Iterator[tuple[str, Const | Number]]:
+    """The host numbers among the arguments, those of ``*args`` as ``args[0]``, ``args[1]``, ..."""
+    rest = definition.node.args.vararg
+    for name, value in scope.names.items():
+        if is_plain_number(value):
+            yield name, value
+        elif rest is not None and name == rest.arg and isinstance(value, Sequence):
+            for at, item in enumerate(value.items or ()):
+                if is_plain_number(item):
+                    yield f"{name}[{at}]", item
+
+
+def put(scope: Scope, name: str, value: Value) -> None:
+    """Give a parameter, or one item of ``*args``, another value."""
+    name, _, at = name.partition("[")
+    held = scope.names[name]
+    if at and isinstance(held, Sequence) and held.items is not None:
+        items = [*held.items]
+        items[int(at.rstrip("]"))] = value
+        value = replace(held, items=tuple(items))
+    scope.names[name] = value
 
 
 def is_plain_number(value: Value) -> TypeGuard[Const | Number]:
@@ -112,9 +138,9 @@ def chosen_by_caller(vm: Interpreter) -> bool:
 
 
 @cache
-def decides(definition: FunctionDef, name: str) -> bool:
+def decides(definition: object, name: str) -> bool:
     """Whether a parameter, or what is computed from it, is looked at by a condition or looks something up."""
-    nodes = list(ast.walk(definition.node))
+    nodes = list(ast.walk(definition.node)) if isinstance(definition, FunctionDef) else []
     names, known = {name}, 0
     while known < len(names):
         known = len(names)

@@ -213,12 +213,20 @@ def make_container(vm: Interpreter, name: str, args: list[Value], kwargs: dict[s
         for value in args:
             slots |= {str(key): inner for key, inner in attributes.entries(vm, value)}
             slots |= pairs_of(vm, value)
-        return vm.heap.new(Object(Sort.DICT, slots=slots, element=UNKNOWN if args and not slots else None))
+        items = [pair_value(vm, value) for value in args] if not slots else []
+        return vm.heap.new(Object(Sort.DICT, slots=slots, element=union(items) if items else None))
     if not args:
         return vm.heap.new(Object(CONTAINERS[name]))
     if name == "list":
         return vm.new_list(args[0])
     return vm.heap.new(Object(Sort.SET, element=vm.element(args[0])))
+
+
+def pair_value(vm: Interpreter, value: Value) -> Value:
+    """Any value of ``dict(pairs)``, of pairs whose keys nobody knows."""
+    pair = vm.element(value) if isinstance(value, Sequence) else UNKNOWN
+    items = vm.items(pair)
+    return items[1] if items is not None and len(items) == 2 else UNKNOWN
 
 
 def pairs_of(vm: Interpreter, value: Value) -> dict[object, Value]:
