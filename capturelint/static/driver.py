@@ -89,6 +89,8 @@ class Driver:
         self.final = final
         self.loops = 0
         self.captures = 0
+        self.changed: set[Home] = set()
+        """Slots of host numbers that were written since the last capture that reads them."""
         self.around: list[Call] = []
         """The calls in progress at a capture."""
         self.replays = 0
@@ -149,6 +151,7 @@ class Driver:
             for p in self.pending
             if p.kind is EventKind.LAZY_INIT or not (p.home in self.loaded_now or p.fresh & self.idents_now)
         ]
+        self.changed -= self.loaded_now
         vm.phase = Phase.REPLAY
         self.captures += 1
         self.around += vm.stack
@@ -159,6 +162,10 @@ class Driver:
             sure = Confidence.POSSIBLE if is_method(vm.stack[1:2]) else Confidence.LIKELY
             vm.emit(EventKind.COLD_CAPTURE, self.region, "no-warm-up", sure, phase=Phase.REPLAY)
         self.called |= self.direct
+
+    def finish(self) -> None:
+        """A graph is replayed, or may have been: numbers that were written after its capture are other ones in it."""
+        self.facts.late |= self.changed
 
     # ---------------------------------------------------------------- hooks
 
@@ -235,7 +242,7 @@ class Driver:
             self.replaced[home] = before
         elif is_host_number(value) and numbers_differ(before, value) and not self.in_step(vm):
             if not any(map(at_work, vm.stack)):
-                self.facts.late.add(home)
+                self.changed.add(home)
             if value in self.facts.parts:
                 self.facts.keyed.add(home)
 
@@ -380,6 +387,7 @@ class Driver:
     def on_replay(self, vm: Interpreter, node: ast.AST) -> None:
         """``graph.replay()``: what was pending is now wrong."""
         self.replays += 1
+        self.finish()
         for found in self.pending:
             phase = Phase.RECORDED if found.kind is EventKind.LAZY_INIT else Phase.REPLAY
             vm.emit(found.kind, found.site, found.how, Confidence.LIKELY, name=found.name, phase=phase)

@@ -271,11 +271,12 @@ class Interpreter:
 
     def save(self, scope: Scope) -> State:
         """The state as it is."""
-        return State(dict(scope.names), self.heap.snapshot())
+        return State(dict(scope.names), self.heap.snapshot(), scope.tests)
 
     def restore(self, scope: Scope, state: State) -> None:
         """Go back to a state."""
         scope.names = dict(state.names)
+        scope.tests = state.tests
         self.heap.objects = state.objects.copy()
 
     def merge(self, scope: Scope, states: list[State]) -> bool:
@@ -287,6 +288,7 @@ class Interpreter:
             for name, value in state.names.items():
                 names[name] = join(names[name], value) if name in names else value
         scope.names = names
+        scope.tests = {k: v for k, v in states[0].tests.items() if all(state.tests.get(k) is v for state in states)}
         self.heap.merge([state.objects for state in states])
         return True
 
@@ -334,6 +336,9 @@ class Interpreter:
             scope.carried |= {target.id for target in node.targets if isinstance(target, ast.Name)}
         for target in node.targets:
             self.assign(target, value, scope, node)
+        if type(node.value) in NARROWING and type(node.targets[0]) is ast.Name and steady.is_test(node.value):
+            test = node.value, frozenset(steady.names_in(node.value))
+            scope.tests = {**scope.tests, node.targets[0].id: test}
 
     def run_annassign(self, node: ast.AnnAssign, scope: Scope) -> None:
         """``a: T = value``."""
@@ -634,6 +639,8 @@ class Interpreter:
 
     def bind(self, name: str, value: Value, scope: Scope, node: ast.AST) -> None:
         """Bind a local, nonlocal or global name."""
+        if scope.tests:
+            scope.tests = {kept: test for kept, test in scope.tests.items() if kept != name and name not in test[1]}
         if self.driver is not None:
             value = self.driver.on_bind(self, scope, name, self.driver.grown(value, node), node)
         if name in scope.globals:
@@ -1404,6 +1411,8 @@ class Interpreter:
             case ast.Call(func=ast.Name(id="isinstance"), args=[subject, wanted]):
                 kind = self.eval(wanted, scope)
                 self.keep(subject, scope, lambda option: classes.is_instance(self, option, kind) in (None, outcome))
+            case ast.Name(id=name) if name in scope.tests:
+                self.narrow(scope.tests[name][0], scope, outcome)
             case ast.Name() | ast.Attribute():
                 falsy = not outcome
                 self.keep(

@@ -194,8 +194,10 @@ def run_capture_query(vm: Interpreter, node: ast.If, value: Value, scope: Scope,
         else:
             changed = set()
     vm.restore(scope, before)
-    mutated = set(vm.step.mutated)
+    mutated, ways_out = set(vm.step.mutated), vm.num_exits()
     alive = vm.run(taken, scope)
+    if not alive and vm.num_exits() == ways_out:
+        return alive  # it refuses to be captured, and records nothing else
     if not alive:
         left_out = shadow.mutated - set(vm.step.mutated)
         returned = union([value for value, _ in vm.stack[-1].returns])

@@ -370,6 +370,7 @@ def run_driver(stage: Stage, entry: Entry) -> Outcome:
         run_root(stage, vm, entry)
         if vm.recording:
             vm.driver.end(vm)
+        vm.driver.finish()
         vm.driver.buckets.finish(vm, captured=vm.driver.captures > 0)
         outcome = outcome_of(vm)
     return outcome

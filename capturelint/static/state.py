@@ -10,7 +10,7 @@ from capturelint.static.events import Site
 from capturelint.static.homes import Objects
 from capturelint.static.index import FunctionDef, Module
 from capturelint.static.records import quick
-from capturelint.static.values import Value
+from capturelint.static.values import Test, Value
 
 
 @dataclass(slots=True)
@@ -36,10 +36,11 @@ class RaisedError(Exception):
 @quick
 @dataclass(frozen=True, slots=True)
 class State:
-    """The local names and the heap at one point."""
+    """The local names, what they say of each other, and the heap at one point."""
 
     names: dict[str, Value]
     objects: Objects
+    tests: dict[str, Test]
 
 
 @dataclass(slots=True)

@@ -212,6 +212,21 @@ def built_in(statements: list[ast.stmt]) -> Iterator[str]:
                     yield from held_in(place)
 
 
+def is_test(node: ast.expr) -> bool:
+    """An expression that is a condition on names: a comparison, ``isinstance``, and what is made of them."""
+    match node:
+        case ast.Compare():
+            return True
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return is_test(operand)
+        case ast.BoolOp(values=values):
+            return all(map(is_test, values))
+        case ast.Call(func=ast.Name(id="isinstance")):
+            return True
+        case _:
+            return False
+
+
 def long_enough(test: ast.expr, body: list[ast.stmt], orelse: list[ast.stmt]) -> bool | None:
     """What a test says that asks whether a container, or a table, is long enough; ``None`` where it asks another thing.
 

@@ -371,10 +371,14 @@ TRUE = Const(True)
 FALSE = Const(False)
 
 
+Test: TypeAlias = tuple[ast.expr, frozenset[str]]
+"""A condition and the names that it asks of."""
+
+
 class Scope:
     """The names of one function call, and the scope that encloses it. Mutable: closures see later assignments."""
 
-    __slots__ = ("carried", "globals", "module", "names", "nonlocals", "owner", "parent", "this")
+    __slots__ = ("carried", "globals", "module", "names", "nonlocals", "owner", "parent", "tests", "this")
 
     def __init__(self, module: Module, parent: Scope | None = None) -> None:
         self.module = module
@@ -382,6 +386,8 @@ class Scope:
         self.names: dict[str, Value] = {}
         self.carried: frozenset[str] = frozenset()
         """Names of what was taken out of a cache."""
+        self.tests: dict[str, Test] = {}
+        """The conditions whose answers names hold, as long as nothing that they ask of has another name."""
         self.globals: set[str] = set()
         self.nonlocals: set[str] = set()
         self.owner: ClassDef | None = None
