@@ -28,10 +28,13 @@ KERNELS_NBYTES = 64 * MIB
 CHUNK_NBYTES = 2 * MIB
 """The driver takes memory in pieces of this size: a small graph may take one, or none."""
 
-NODE_NBYTES = 16 << 10
+NODE_NBYTES = 4 << 10
 FIRST_NODES = 2000
 MIN_NODES = 500
-"""What a node of a graph takes, and how many the first one has, before a graph of ``MIN_NODES`` has been measured."""
+"""What a node of a graph takes, and how many the first one has, before a graph of ``MIN_NODES`` has been measured.
+
+An H200 takes 2.4 to 3.2 kB a node, of additions and of matrix products alike.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,10 +207,17 @@ def metered(meter: Meter | None, limit: int | None, tell: Callable[[int], None] 
 
 
 def load_libraries() -> None:
-    """Let cuBLAS take what it takes at its first call, so that it is known before the target's memory is counted."""
+    """Let the first product and the first graph take what they take, so that it is known before the target begins.
+
+    On an H200 that is 69 and 73 MB, whatever their size.
+    """
     for dtype in (torch.float32, torch.bfloat16):
         square = torch.zeros(64, 64, dtype=dtype, device="cuda")
         torch.nn.functional.linear(square, square)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        square.add_(1)
+    graph.replay()
     torch.cuda.synchronize()
 
 

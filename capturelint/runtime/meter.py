@@ -55,12 +55,14 @@ class Meter:
 
     def own(self) -> int | None:
         """What the driver charges to this process; ``None`` where it does not know it, or may not tell."""
+        return self.by_process().get(os.getpid())
+
+    def by_process(self) -> dict[int, int]:
+        """What the driver charges to each process that it knows and may tell of."""
         count, found = ctypes.c_uint(MAX_PROCESSES), (Process * MAX_PROCESSES)()
         if self.library.nvmlDeviceGetComputeRunningProcesses_v3(self.device, ctypes.byref(count), found):
-            return None
-        return next(
-            (each.used for each in found[: count.value] if each.pid == os.getpid() and each.used < UNKNOWN), None
-        )
+            return {}
+        return {each.pid: each.used for each in found[: count.value] if each.used < UNKNOWN}
 
 
 def opened() -> Meter | None:

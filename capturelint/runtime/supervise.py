@@ -157,7 +157,7 @@ def listen(worker: Worker, timeout_s: float, memory_limit_gib: float | None) -> 
                 return
             taken = own_bytes(worker.process.pid) - held
             marked = taken if marked is None else marked
-            if taken > limit:
+            if taken > limit and last.stage is not Stage.START:
                 yield Ended("memory", last, spots=stack_of_living(worker), output=tail(worker.output))
                 return
             if time.monotonic() - heard > (max(timeout_s, START_S) if last.stage is Stage.START else timeout_s):

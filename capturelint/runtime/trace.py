@@ -82,7 +82,10 @@ class Watch(Mode):  # type: ignore[no-untyped-call]
 
 
 class Writes(Mode):  # type: ignore[no-untyped-call]
-    """Keeps a tensor of each storage that is written in place, and which storages were made meanwhile."""
+    """Keeps a tensor of each storage from before that is written in place, and which storages were made meanwhile.
+
+    What was made meanwhile is not kept, so that memory is used again as it is without anybody looking on.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -103,7 +106,8 @@ class Writes(Mode):  # type: ignore[no-untyped-call]
         """Note what a call writes, run it, and note what it made."""
         given = {key_of(tensor) for tensor in each_tensor((args, kwargs))}
         for tensor in written_by(func, args, kwargs):
-            self.written.setdefault(key_of(tensor), tensor)
+            if (key := key_of(tensor)) not in self.made:
+                self.written.setdefault(key, tensor)
         result = func(*args, **kwargs)
         self.made |= {key_of(tensor) for tensor in each_tensor(result)} - given - self.written.keys()
         return result

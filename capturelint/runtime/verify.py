@@ -200,7 +200,8 @@ def settle_end(ledger: Ledger, ended: Ended, limits: Limits) -> None:
         ledger.notes.append(f"batch {bucket}: {message}, after the verdict; nothing more was measured")
         return
     kind = ObservationKind.REFUSED if stage is Stage.CAPTURE else ObservationKind.RAISED
-    observations = (Observation(kind, message, spots, step=ended.last.step),) if spots else ()
+    is_finding = bool(spots) and verdict is not Verdict.OUT_OF_MEMORY
+    observations = (Observation(kind, message, spots, step=ended.last.step),) if is_finding else ()
     ledger.results[bucket] = BucketResult(
         bucket,
         verdict,

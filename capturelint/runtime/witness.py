@@ -80,7 +80,9 @@ def aftermath(seen: Observation, traced: Sequence[Call], queried: Sequence[tuple
     if AFTERMATH not in seen.text:
         return seen
     if queried:
-        return replace(seen, kind=ObservationKind.SYNCHRONISED, text=f"a query: {seen.text}", spots=queried[0])
+        return replace(
+            seen, kind=ObservationKind.SYNCHRONISED, text=f"a query or a wait: {seen.text}", spots=queried[0]
+        )
     first = next((call for call in traced if call.failed and AFTERMATH not in call.failed), None)
     if first is None:
         return replace(seen, spots=())
