@@ -35,6 +35,8 @@ RECURSION_LIMIT = 20_000
 """Calls of analysed code are calls of the interpreter: sixty of them, each a few nested expressions deep."""
 YOUNG_OBJECTS = 200_000
 """Objects made between two looks for garbage; Python's own number is 700 (2,000 since 3.13)."""
+NEW_MODULES = 8
+"""Modules read after which all that is there is set aside: never looked at for garbage again."""
 STACK_SLOTS = 140_000
 """Room for the frames of a whole analysis, in words: 1.1 MB, for which CPython maps 2 MB."""
 MAX_NUM_CHARACTERS = 5_000_000
@@ -141,7 +143,7 @@ class Analyser:
             self.forget_half_done()
             found = Analysed(path, errors=(SourceError(path, None, described(fault)),), complete=False)
         self.fill_in(found)
-        if self.parsed != len(self.index.modules) and gc.get_threshold()[0] == YOUNG_OBJECTS:
+        if len(self.index.modules) - self.parsed >= NEW_MODULES and gc.get_threshold()[0] == YOUNG_OBJECTS:
             self.parsed = len(self.index.modules)
             gc.collect()  # among what is new since the last time
             gc.freeze()

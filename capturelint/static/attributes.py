@@ -298,9 +298,12 @@ def renamed_attribute(vm: Interpreter, owner: Ref, definition: ClassDef, name: s
 
 
 def find_getter(vm: Interpreter, definition: ClassDef, after: ClassDef | None = None) -> tuple[object, ClassDef] | None:
-    """The ``__getattribute__`` that decides what a name gives. One that only checks is run for its events alone."""
+    """The ``__getattribute__`` that decides what a name gives. One that only checks is run once, for its events."""
     found = find_method(vm, definition, "__getattribute__", after)
-    while found is not None and not vm.recording and passes_on(found[0]):
+    while found is not None and passes_on(found[0]):
+        if vm.recording and found[0] not in vm.checking:
+            vm.checking.add(found[0])
+            return found
         found = find_method(vm, definition, "__getattribute__", found[1])
     return found
 

@@ -106,6 +106,8 @@ class Module:
         """Whether a function gives back what it decorates, as far as somebody asked."""
         self.passing: dict[FunctionDef, bool] = {}
         """Whether a ``__getattribute__`` passes every name on, as far as somebody asked."""
+        self.settled: dict[ast.If, bool | None] = {}
+        """What conditions say after a warm-up, as far as somebody asked."""
         self.mentioning: dict[str, list[FunctionDef]] = {}
         """The functions that read or write a name of the module, as far as somebody asked."""
         for statement in top_level(tree.body):

@@ -69,6 +69,7 @@ from capturelint.static.values import (
     deps_of,
     element_of,
     int_constant,
+    is_none,
     is_number,
     join,
     options,
@@ -169,6 +170,8 @@ class Interpreter:
         self.orders: dict[ClassDef, list[ClassDef | str]] = {}
         self.members: dict[ClassDef, tuple[object, dict[object, tuple[object, ClassDef] | None]]] = {}
         """What ``attributes.find_method`` found, by class: its bases in their order, and what they give a name."""
+        self.checking: set[object] = set()
+        """The ``__getattribute__`` methods that only check and whose events the running step has."""
         self.instances: dict[object, Value] = {}
         self.remembered: dict[object, Value] = {}
         """What functions that keep their answers gave, by function and arguments."""
@@ -396,7 +399,7 @@ class Interpreter:
         work = self.step.work
         truth = self.truth(value, node.test, "if", report_step=False)
         if truth is Truth.HOST and self.recording:
-            truth = known(steady.settled_by_warm_up(node.test, node.body, node.orelse, rest))
+            truth = known(self.settled(node, rest))
         if truth is Truth.TRUE:
             self.narrow(node.test, scope, True)
             return self.run(node.body, scope)
@@ -428,6 +431,13 @@ class Interpreter:
             if left or self.step.work > work or self.tensors_differ(arrived):
                 self.report_varying(value, node.test, "branch")
         return self.merge(scope, arrived)
+
+    def settled(self, node: ast.If, rest: list[ast.stmt]) -> bool | None:
+        """What a condition asks that warm-up has settled: the same for every analysis of the module."""
+        answers = self.module.settled
+        if node not in answers:
+            answers[node] = steady.settled_by_warm_up(node.test, node.body, node.orelse, rest)
+        return answers[node]
 
     def num_exits(self) -> int:
         """How many returns, breaks and continues the running call has seen."""
@@ -763,6 +773,8 @@ class Interpreter:
 
     def eval_name(self, node: ast.Name, scope: Scope) -> Value:
         """A name: local, enclosing, module, import, built-in."""
+        if not self.rebound and node.id not in scope.globals and (present := scope.names.get(node.id)) is not None:
+            return present
         holder = scope.holder(node.id) if node.id not in scope.globals else None
         if holder is None:
             return self.global_name(node.id, scope.module)
@@ -854,8 +866,8 @@ class Interpreter:
     def attribute(self, owner: Value, name: str, node: ast.AST) -> Value:
         """The attribute of a value, of each of its alternatives."""
         if not isinstance(owner, Union):
-            return UNKNOWN if owner == NONE else attributes.load(self, owner, name, node)
-        return union([attributes.load(self, option, name, node) for option in owner.options if option != NONE])
+            return UNKNOWN if is_none(owner) else attributes.load(self, owner, name, node)
+        return union([attributes.load(self, option, name, node) for option in owner.options if not is_none(option)])
 
     def eval_subscript(self, node: ast.Subscript, scope: Scope) -> Value:
         """``value[index]``."""
@@ -1140,7 +1152,7 @@ class Interpreter:
         results: list[Value] = []
         for at, (op, operand) in enumerate(zip(node.ops, node.comparators, strict=True)):
             right = self.eval(operand, scope)
-            if self.decoding and right == NONE and steady.is_filled(node.left, left, scope):
+            if self.decoding and is_none(right) and steady.is_filled(node.left, left, scope):
                 return Const(not isinstance(op, (ast.Is, ast.Eq)))
             result = self.compare(op, left, right, node)
             if at < len(node.ops) - 1:
@@ -1152,7 +1164,7 @@ class Interpreter:
     def compare(self, op: ast.cmpop, left: Value, right: Value, node: ast.Compare) -> Value:
         """One comparison."""
         match op:
-            case ast.Eq() | ast.NotEq() if right == NONE and all(o == NONE or is_number(o) for o in options(left)):
+            case ast.Eq() | ast.NotEq() if is_none(right) and all(is_none(o) or is_number(o) for o in options(left)):
                 return identical(left, right, isinstance(op, ast.NotEq))
             case ast.Is() | ast.IsNot():
                 return identical(left, right, isinstance(op, ast.IsNot))
@@ -1327,8 +1339,8 @@ class Interpreter:
     ) -> Value:
         """Call each alternative of a value; ``extra`` says that more arguments were passed than are known."""
         if not isinstance(function, Union):
-            return UNKNOWN if function == NONE else calls.call_one(self, function, args, kwargs, node, extra, scope)
-        chosen = [option for option in function.options if option != NONE]
+            return UNKNOWN if is_none(function) else calls.call_one(self, function, args, kwargs, node, extra, scope)
+        chosen = [option for option in function.options if not is_none(option)]
         # Which of several functions is called is a condition nobody knows.
         callees = {option.function if isinstance(option, Method) else option for option in chosen}
         variants = sum(isinstance(callee, (Function, Lambda, Class)) for callee in callees)
@@ -1407,7 +1419,7 @@ class Interpreter:
                     self.narrow(value, scope, False)
             case ast.Compare(left=left, ops=[ast.Is() | ast.IsNot() as op], comparators=[ast.Constant(value=None)]):
                 keep_none = isinstance(op, ast.Is) is outcome
-                self.keep(left, scope, lambda option: (option == NONE) is keep_none)
+                self.keep(left, scope, lambda option: is_none(option) is keep_none)
             case ast.Call(func=ast.Name(id="isinstance"), args=[subject, wanted]):
                 kind = self.eval(wanted, scope)
                 self.keep(subject, scope, lambda option: classes.is_instance(self, option, kind) in (None, outcome))
@@ -1520,16 +1532,31 @@ def filtered(value: Union, wanted: Callable[[Value], bool]) -> Value:
     return union(kept) if kept else value
 
 
+DEFINITE = (Const, Number, Text, Tensor, Ref, Function, Class, Sequence, Device)
+
+
 def identical(left: Value, right: Value, negated: bool) -> Value:
     """``is``: known where the alternatives settle it."""
-    same = {a == b for a in options(left) for b in options(right)}
-    kinds = (Const, Number, Text, Tensor, Ref, Function, Class, Sequence, Device)
-    definite = all(isinstance(v, kinds) for v in options(left))
-    both = (*options(left), *options(right))
-    single = any(v == NONE or isinstance(constant(v), Member) for v in both) or all(isinstance(v, Class) for v in both)
-    if len(same) == 1 and definite and single:
-        return Const(same.pop() is not negated)
-    return Number()
+    alternatives, others = options(left), options(right)
+    if not all(isinstance(option, DEFINITE) for option in alternatives):
+        return Number()
+    if is_none(right):
+        same = set(map(is_none, alternatives))
+    elif any(map(is_single, alternatives)) or any(map(is_single, others)) or are_classes((*alternatives, *others)):
+        same = {option == other for option in alternatives for other in others}
+    else:
+        return Number()
+    return Const(same.pop() is not negated) if len(same) == 1 else Number()
+
+
+def is_single(value: Value) -> bool:
+    """``None``, or a member of an enumeration: there is one of it."""
+    return is_none(value) or isinstance(constant(value), Member)
+
+
+def are_classes(values: tuple[Value, ...]) -> bool:
+    """Whether all of several values are classes."""
+    return all(isinstance(value, Class) for value in values)
 
 
 def arithmetic(left: Value, right: Value) -> Number:

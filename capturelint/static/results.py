@@ -57,22 +57,23 @@ def result(
     if memory is not Memory.HOST and vm.recording:
         fork(vm, node)
     deciding = devices or eithers or tensors
-    fields: dict[str, object] = {
-        "memory": memory,
-        "rank": rank,
-        "kind": kind or (tensors[0].kind if tensors else Kind.UNKNOWN),
-        "sure": max((t.sure for t in deciding), default=Confidence.CERTAIN),
-        "ident": vm.ident(),
-        "recorded": vm.recording,
-        "output": vm.recording,
-        "negative": any(t.negative for t in tensors),
-        "varies": max((varies_of(v) for v in flat), default=Varies.NEVER) if memory is Memory.HOST else Varies.NEVER,
-        "stretched": any(t.stretched for t in tensors),
-        "array": bool(tensors) and all(t.array for t in tensors),
-        "drawn": next((t.drawn for t in tensors if t.drawn), None) if memory is Memory.HOST else None,
-        "deps": frozenset(sorted(deps, key=str)[:MAX_DEPS]) if len(deps) > MAX_DEPS else deps,
-    }
-    made = Tensor(**{**fields, **more})  # type: ignore[arg-type]
+    on_host = memory is Memory.HOST
+    made = Tensor(
+        memory,
+        rank,
+        kind or (tensors[0].kind if tensors else Kind.UNKNOWN),
+        max([t.sure for t in deciding], default=Confidence.CERTAIN),
+        ident=vm.ident(),
+        recorded=vm.recording,
+        output=vm.recording,
+        negative=any(t.negative for t in tensors),
+        varies=max(map(varies_of, flat), default=Varies.NEVER) if on_host else Varies.NEVER,
+        stretched=any(t.stretched for t in tensors),
+        array=bool(tensors) and all(t.array for t in tensors),
+        drawn=next((t.drawn for t in tensors if t.drawn), None) if on_host else None,
+        deps=frozenset(sorted(deps, key=str)[:MAX_DEPS]) if len(deps) > MAX_DEPS else deps,
+    )
+    made = replace(made, **more) if more else made  # type: ignore[arg-type]
     if vm.driver is not None and memory is not Memory.HOST:
         vm.driver.on_derive(vm, made, tensors)
     return made

@@ -140,6 +140,7 @@ def run_steps(stage: Stage, entry: Entry, prepare: object) -> Outcome:
         vm.heap.measured.clear()
         vm.noted.clear()
         vm.log.clear()
+        vm.checking.clear()
         vm.phase = Phase.WARM_UP if run == 0 else Phase.RECORDED
         before, known = vm.heap.snapshot(), set(vm.heap.per_step)
         vm.fuel = max(vm.fuel, 1)

@@ -406,6 +406,11 @@ def options(value: Value) -> tuple[Value, ...]:
     return value.options if isinstance(value, Union) else (value,)
 
 
+def is_none(value: Value) -> bool:
+    """``value is None``; cheaper than to compare two records."""
+    return type(value) is Const and value.value is None
+
+
 def union(values: list[Value]) -> Value:
     """The join of several values; of none, ``Unknown``."""
     if not values:
