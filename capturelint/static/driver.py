@@ -89,8 +89,11 @@ class Driver:
         self.final = final
         self.loops = 0
         self.captures = 0
-        self.changed: set[Home] = set()
-        """Slots of host numbers that were written since the last capture that reads them."""
+        self.changed: dict[Home, int] = {}
+        """Slots of host numbers that were written since the last capture that reads them, and under which doubts.
+
+        A capture on one side of a condition leaves the graphs of the other side with the numbers that they have.
+        """
         self.around: list[Call] = []
         """The calls in progress at a capture."""
         self.replays = 0
@@ -151,7 +154,7 @@ class Driver:
             for p in self.pending
             if p.kind is EventKind.LAZY_INIT or not (p.home in self.loaded_now or p.fresh & self.idents_now)
         ]
-        self.changed -= self.loaded_now
+        self.changed = {h: doubt for h, doubt in self.changed.items() if h not in self.loaded_now or doubt < vm.doubt}
         vm.phase = Phase.REPLAY
         self.captures += 1
         self.around += vm.stack
@@ -165,7 +168,7 @@ class Driver:
 
     def finish(self) -> None:
         """A graph is replayed, or may have been: numbers that were written after its capture are other ones in it."""
-        self.facts.late |= self.changed
+        self.facts.late |= self.changed.keys()
 
     # ---------------------------------------------------------------- hooks
 
@@ -242,7 +245,7 @@ class Driver:
             self.replaced[home] = before
         elif is_host_number(value) and numbers_differ(before, value) and not self.in_step(vm):
             if not any(map(at_work, vm.stack)):
-                self.changed.add(home)
+                self.changed[home] = vm.doubt
             if value in self.facts.parts:
                 self.facts.keyed.add(home)
 
