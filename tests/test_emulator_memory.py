@@ -287,6 +287,14 @@ def test_memory_never_written_in_a_graph_reads_what_lay_there():
     assert (is_reused, left[0].item()) == (True, 3.0)
 
 
+def test_memory_that_a_capture_filled_holds_nothing_before_a_replay():
+    x = torch.ones(64, device="cuda")
+    graph, out = captured(lambda: torch.empty_like(x).copy_(x))
+    assert out.sum().item() == 0.0
+    graph.replay()
+    assert out.sum().item() == 64.0
+
+
 def test_a_tensor_outlives_its_graph():
     x = torch.ones(64, device="cuda")
     graph, out = captured(lambda: x * 2)

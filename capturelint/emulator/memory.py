@@ -105,10 +105,12 @@ def poison(tensor: torch.Tensor) -> None:
     tensor.fill_(float("nan") if tensor.dtype.is_floating_point or tensor.dtype.is_complex else 1)
 
 
-def poison_storage(storage: torch.UntypedStorage, dtype: torch.dtype) -> None:
-    """``poison`` of all of a storage that holds ``dtype``, without a call of torch."""
+def poison_storage(storage: torch.UntypedStorage, dtype: torch.dtype | None) -> None:
+    """``poison`` of all of a storage that holds ``dtype``, without a call of torch; fresh memory (None) is zero."""
     start, nbytes = start_of(storage), storage.nbytes()
-    if dtype.is_floating_point or dtype.is_complex:
+    if dtype is None:
+        memset(start, 0, nbytes)
+    elif dtype.is_floating_point or dtype.is_complex:
         memset(start, 0xFF, nbytes)  # NaN in each of torch's types
     else:
         memmove(start, (1).to_bytes(dtype.itemsize, sys.byteorder) * (nbytes // dtype.itemsize), nbytes)

@@ -88,7 +88,7 @@ class Recording:
         self.settler = Settler()
         self.froze_values = False
         self.before = Before(self.owner)
-        self.undefined: list[tuple[Lease, torch.dtype]] = []
+        self.undefined: list[tuple[Lease, torch.dtype | None]] = []
         self.undefined_elsewhere: list[torch.Tensor] = []
         self.states: dict[int, tuple[DeviceGenerator, torch.Tensor]] = {}
         self.refused: CaptureRefused | None = None
@@ -281,8 +281,7 @@ class Recording:
             tensor.zero_()  # fresh device memory reads as zeros more often than not
         if memory is ON_DEVICE and storage.nbytes() and not (tensor.is_nested or tensor.is_quantized):
             lease, dtype = self.pool.lend(storage, stream, self.owner), tensor.dtype
-            if not zeroed:
-                self.undefined.append((lease, dtype))
+            self.undefined.append((lease, None if zeroed else dtype))
             return Spot((lease, dtype, tensor.size(), tensor.stride(), tensor.storage_offset()))
         storage._capturelint_owner = self.owner  # type: ignore[attr-defined]
         storage._capturelint_memory = memory  # type: ignore[attr-defined]
