@@ -5,11 +5,19 @@ from __future__ import annotations
 import importlib
 import sys
 import textwrap
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 
-from capturelint.emulator import EmulationError, cuda
+from capturelint.emulator import CaptureRefused, EmulationError, cuda
+from capturelint.emulator.stores import stored_parameters
+from capturelint.runtime.project import Project
+from capturelint.runtime.trace import Recorder
+
+tl: Any = ModuleType("triton.language")
 
 
 @pytest.fixture(autouse=True)
@@ -140,6 +148,28 @@ def triton(tmp_path, monkeypatch):
             """
         )
     )
+    (tmp_path / "triton/runtime/autotuner.py").write_text(
+        textwrap.dedent(
+            """
+            class Autotuner:
+                def __init__(self, fn, configs):
+                    self.fn = fn
+                    self.base_fn = fn.fn
+                    self.configs = configs
+                    self.cache = {}
+
+                def _bench(self, *args, config, **kwargs):
+                    raise RuntimeError("0 active drivers ([]). There should only be one.")
+
+                def run(self, *args):
+                    key = args[0].shape
+                    if key not in self.cache:
+                        timings = {config: self._bench(*args, config=config) for config in self.configs}
+                        self.cache[key] = min(timings, key=timings.get)
+                    self.fn(*args, number=self.cache[key])
+            """
+        )
+    )
     monkeypatch.syspath_prepend(tmp_path)
     yield lambda: __import__("triton")
     for name in [name for name in sys.modules if name.split(".")[0] == "triton"]:
@@ -170,6 +200,71 @@ def test_a_kernel_in_tritons_interpreter_is_captured_and_undone(triton):
     x.fill_(4)
     graph.replay()
     assert out.tolist() == [10.0, 10.0, 10.0]
+
+
+def add(x, out, number):
+    out += x * number
+
+
+def test_an_autotuner_takes_the_first_configuration_and_is_refused_in_a_capture(triton):
+    runtime = f"{triton().__name__}.runtime"
+    launch = importlib.import_module(f"{runtime}.interpreter").GridExecutor(add)
+    tuner = importlib.import_module(f"{runtime}.autotuner").Autotuner(launch, (2, 3))
+    x, out = torch.ones(3, device="cuda"), torch.zeros(3, device="cuda")
+    tuner.run(x, out)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        tuner.run(x, out)
+    graph.replay()
+    assert (out.tolist(), tuner.cache) == ([4.0, 4.0, 4.0], {x.shape: 2})
+    with (
+        pytest.raises(CaptureRefused, match="previous error"),
+        torch.cuda.graph(torch.cuda.CUDAGraph()),
+        pytest.raises(CaptureRefused, match="autotuner of Triton kernel `add`: no configuration is chosen"),
+    ):
+        tuner.run(x[:2], out[:2])
+
+
+def test_a_recorder_sees_launches(triton):
+    launch = importlib.import_module(f"{triton().__name__}.runtime.interpreter").GridExecutor(add)
+    x, out = torch.ones(3, device="cuda"), torch.zeros(3, device="cuda")
+    with Recorder(Project((Path(__file__).parent,))) as recorder:
+        launch(x, out=out, number=2)
+    (call,) = [call for call in recorder.calls if call.short == "add"]
+    assert (call.name, call.scalars, call.spots[-1].name) == (
+        "triton.add", (("2", "2"),), "test_a_recorder_sees_launches",
+    )  # fmt: skip
+
+
+def store(x, slots, cache, stride, BLOCK):
+    at = tl.arange(0, BLOCK)
+    slot = tl.load(slots + tl.program_id(0))
+    row = cache + slot * stride
+    tl.store(row + at, tl.load(x + at).to(tl.float32))
+
+
+def elsewhere(out, value):
+    tl.store(out, value)
+
+
+def helped(x, out, other):
+    elsewhere(out, tl.load(x))
+    if other is not None:
+        pointer: Any = other
+        tl.atomic_add(pointer=pointer, val=max(1, 2))
+
+
+def described(x, out):
+    if (target := tl.make_tensor_descriptor(out)) is not None:
+        target.store([0], x.load([0]))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "written"),
+    [(store, {"cache", "stride"}), (helped, {"out", "other"}), (described, {"out"}), (len, None)],
+)
+def test_what_a_kernel_may_write_is_read_off_its_source(kernel, written):
+    assert stored_parameters(kernel) == written
 
 
 def test_an_operation_around_a_triton_kernel_is_run_by_its_version_for_a_cpu(triton):

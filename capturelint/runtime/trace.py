@@ -66,6 +66,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A mode that sees every ATen call made while it is entered, and operators of higher order (``flex_attention``)."""
 
     supports_higher_order_operators = True
+    sees_launches = True  # of Triton kernels, on the emulated device
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
