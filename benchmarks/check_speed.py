@@ -1,15 +1,16 @@
 """Time and memory of ``capturelint check``: cold, warm, after a change, by lines, by processes; other tools beside it.
 
 usage: check_speed.py [PATH ...] [--transformers DIR] [--tools DIR ...] [--repeat 3] [--lines 10000,30000]
-                      [--part tools jobs start]
+                      [--copies 1,2,4] [--part tools jobs start]
 
 The files are copied to a temporary directory first, so that one of them can be changed. Without paths: the ``nn``
 package of the installed torch. ``--transformers`` is a directory of transformers' sources: ten models, ``generation``,
 ``integrations`` and ``cache_utils.py`` of it are checked. ``--tools`` are directories with the commands ``torchfix``,
 ``flake8`` and ``ruff``, searched before the interpreter's own and the PATH; keep TorchFix and flake8 in two virtual
 environments, for flake8 runs TorchFix wherever it is installed. ``--lines`` adds the growth over files drawn at
-random, up to so many lines; a number larger than all of them ends with all of them. ``--part`` chooses the comparison
-(``tools``), the growth by processes (``jobs``) and one unchanged file, twenty times (``start``).
+random, up to so many lines; a number larger than all of them ends with all of them. Among few files of a tree few find
+what they import, so ``--copies`` adds the growth over so many copies of the whole tree. ``--part`` chooses the
+comparison (``tools``), the growth by processes (``jobs``) and one unchanged file, twenty times (``start``).
 
 Whole processes are timed, start included, and the fastest of the repetitions is shown: on a machine that others use,
 only ratios within one run mean something. ``CPU`` is the processor time of all processes. Memory is what all processes
@@ -68,6 +69,8 @@ def main():
             by_jobs(files, Path(directory) / "cache", options)
         if options.lines:
             by_lines(files, Path(directory) / "cache", options)
+        if options.copies:
+            by_copies(files, copy, Path(directory) / "cache", options)
 
 
 def compare(files, cache, options):
@@ -121,25 +124,47 @@ def by_jobs(files, cache, options):
 def by_lines(files, cache, options):
     """Cold and warm, over more and more of the files, drawn at random once and for all."""
     drawn = random.Random(0).sample(files, len(files))
+
+    def chosen():
+        for limit in options.lines:
+            taken, lines = [], 0
+            for path in drawn:
+                if lines >= limit:
+                    break
+                taken.append(path)
+                lines += count(path)
+            yield taken
+            if lines < limit:
+                return
+
+    growth(chosen(), cache, options.repeat)
+
+
+def by_copies(files, tree, cache, options):
+    """Cold and warm, over more and more copies of the tree, each a project of its own."""
+
+    def chosen():
+        for number in options.copies:
+            roots = [tree.parent / f"copy{at}" for at in range(number)]
+            yield [copy_of(path, tree, root / "sources") for root in roots for path in files]
+
+    growth(chosen(), cache, options.repeat)
+
+
+def growth(sets, cache, repeat):
+    """Cold and warm, over larger and larger sets of files, as ratios of the first."""
     print("\n| lines | files | cold, s | CPU, s | MB | CPU ms a line | times the first | warm, s |")
     print("|---|---|---|---|---|---|---|---|")
     first = None
-    for limit in options.lines:
-        chosen, lines = [], 0
-        for path in drawn:
-            if lines >= limit:
-                break
-            chosen.append(str(path))
-            lines += count(path)
-        cold = measure([*CHECK, *chosen], cache, 1, clean=True)
-        warm = measure([*CHECK, *chosen], cache, options.repeat)
+    for files in sets:
+        names, lines = list(map(str, files)), sum(map(count, files))
+        cold = measure([*CHECK, *names], cache, 1, clean=True)
+        warm = measure([*CHECK, *names], cache, repeat)
         a_line = 1000 * cold.cpu_s / lines
         first = first or a_line
         times = f"{a_line:.3f}", f"{a_line / first:.2f}"
         row = (f"{cold.wall_s:.2f}", f"{cold.cpu_s:.2f}", f"{cold.mb:.0f}", *times)
-        print(f"| {lines} | {len(chosen)} | {' | '.join(row)} | {warm.wall_s:.2f} |")
-        if lines < limit:
-            break
+        print(f"| {lines} | {len(files)} | {' | '.join(row)} | {warm.wall_s:.2f} |")
 
 
 def measure(command, cache, repeat, clean=False, change=None):
@@ -198,6 +223,11 @@ def count(path):
         return 0
 
 
+def numbers(text):
+    """``1,2,4``"""
+    return [int(number) for number in text.split(",")]
+
+
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("paths", nargs="*", type=Path)
@@ -205,7 +235,8 @@ def arguments():
     parser.add_argument("--tools", action="append", type=Path, default=[])
     parser.add_argument("--part", nargs="*", default=["tools", "jobs", "start"], choices=["tools", "jobs", "start"])
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--lines", type=lambda text: [int(number) for number in text.split(",")], default=[])
+    parser.add_argument("--lines", type=numbers, default=[])
+    parser.add_argument("--copies", type=numbers, default=[])
     return parser.parse_args()
 
 
