@@ -147,7 +147,9 @@ def enter_external(
     """Enter a context manager of torch; ``None`` where it is none of those that matter."""
     if path in ("torch.cuda.graph", "torch.cuda.graphs.graph"):
         arguments = [vm.eval(argument, scope) for argument in [*call.args, *[k.value for k in call.keywords]]]
-        leave = enter_graph(vm, node)
+        named = next((k.value for k in call.keywords if k.arg == "cuda_graph"), None)
+        graph = arguments[0] if call.args else vm.eval(named, scope) if named is not None else UNKNOWN
+        leave = enter_graph(vm, graph, node)
         vm.step.capturing.update(option for value in arguments for option in options(value))
         return leave
     if path == "torch.cuda.stream" and call.args:
@@ -182,14 +184,14 @@ def enter_autocast(vm: Interpreter, call: ast.AST, caches: bool) -> Callable[[],
     return leave
 
 
-def enter_graph(vm: Interpreter, node: ast.AST) -> Callable[[], None]:
+def enter_graph(vm: Interpreter, graph: Value, node: ast.AST) -> Callable[[], None]:
     """``with torch.cuda.graph(g)``: the body is recorded."""
     if vm.driver is None:
         return lambda: None
     if vm.recording:
         vm.emit(EventKind.UNSAFE_OP, node.items[0].context_expr if isinstance(node, ast.With) else node, "nested")
         return lambda: None
-    vm.driver.begin(vm, node)
+    vm.driver.begin(vm, node, graph)
     return lambda: vm.driver.end(vm) if vm.driver is not None else None
 
 
@@ -217,18 +219,18 @@ def enter_device(vm: Interpreter, device: Device) -> Callable[[], None]:
     return leave
 
 
-def call_graph(vm: Interpreter, name: str, args: list[Value], node: ast.AST) -> Value:
+def call_graph(vm: Interpreter, owner: Ref, name: str, args: list[Value], node: ast.AST) -> Value:
     """Methods of ``torch.cuda.CUDAGraph``."""
     if vm.driver is not None and vm.recording and name in ("replay", "capture_begin"):
         vm.emit(EventKind.UNSAFE_OP, node, "nested")
     elif name == "replay" and vm.driver is not None:
-        vm.driver.on_replay(vm, node)
+        vm.driver.on_replay(vm, owner, node)
     elif name == "capture_begin" and vm.driver is not None:
         if not vm.stream_stack:
             # Who calls a method may have chosen the stream.
             sure = Confidence.POSSIBLE if is_method(vm.stack[1:2]) else Confidence.LIKELY
             vm.emit(EventKind.UNSAFE_OP, node, "default-stream", sure, phase=Phase.RECORDED)
-        vm.driver.begin(vm, node)
+        vm.driver.begin(vm, node, owner)
     elif name == "capture_end" and vm.driver is not None and vm.recording:
         vm.driver.end(vm)
     elif name == "register_generator_state" and args and isinstance(args[0], Ref):

@@ -18,11 +18,13 @@ from capturelint.static.events import Site
 from capturelint.static.homes import Step, fresh_tensors, numbers_differ, tensors_of
 from capturelint.static.index import FunctionDef
 from capturelint.static.kept_arguments import KeptArguments
+from capturelint.static.outputs import Outputs
 from capturelint.static.records import replace
 from capturelint.static.state import Call, at_work
 from capturelint.static.step_end import finish_step
 from capturelint.static.values import (
     NONE,
+    UNKNOWN,
     Const,
     Home,
     Memory,
@@ -96,7 +98,7 @@ class Driver:
         """
         self.around: list[Call] = []
         """The calls in progress at a capture."""
-        self.replays = 0
+        self.outputs = Outputs()
         self.loaded: set[Home] = set()
         self.loaded_now: set[Home] = set()
         self.values: dict[Home, Value] = {}
@@ -120,7 +122,7 @@ class Driver:
         """Host blocks that the device fills, by tensor, and the function that asked for it."""
         self.mapping: ast.AST | None = None
         """The last ``map`` whose function replayed a graph."""
-        self.rewritten: set[Home] = set()
+        self.rewritten: set[tuple[Home, bool]] = set()
         self.replaced: dict[Home, Ref] = {}
         """Objects that recorded code read, by the slots that hold another one since the capture."""
         self.buckets = Buckets(facts.negative, facts.zero_padded)
@@ -128,8 +130,9 @@ class Driver:
 
     # ---------------------------------------------------------------- regions
 
-    def begin(self, vm: Interpreter, node: ast.AST) -> None:
+    def begin(self, vm: Interpreter, node: ast.AST, graph: Value = UNKNOWN) -> None:
         """A recorded region starts."""
+        self.outputs.begin(graph)
         self.facts.arguments.on_begin(vm)
         self.region = vm.site(node)
         self.depth = len(vm.stack)
@@ -148,6 +151,7 @@ class Driver:
         """The region is over: judge what only its end can tell."""
         finish_step(vm)
         self.moved |= set(vm.step.mutated)
+        self.outputs.end(vm.step.mutated)
         # A graph captured after the store has the new tensor; a buffer regrown for it was moved under older graphs.
         self.pending = [
             p
@@ -171,6 +175,11 @@ class Driver:
         self.facts.late |= self.changed.keys()
 
     # ---------------------------------------------------------------- hooks
+
+    @property
+    def replays(self) -> int:
+        """How many replays there were."""
+        return self.outputs.clock
 
     def on_call(self, vm: Interpreter, definition: object, scope: Scope) -> int:
         """An analysed function is called; gives what ``begun`` is to be again when it is left."""
@@ -218,7 +227,7 @@ class Driver:
             self.idents.add(tensor.ident)
             self.idents_now.add(tensor.ident)
             self.buckets.on_use(tensor)
-        if tensor.kept is not None and tensor.kept[0] < self.replays and not vm.recording:
+        if tensor.kept is not None and tensor.kept[0] < self.outputs.written(tensor) and not vm.recording:
             vm.emit(EventKind.STALE_OUTPUT, tensor.kept[1], "name", Confidence.LIKELY, phase=Phase.REPLAY)
 
     def on_store(
@@ -257,7 +266,10 @@ class Driver:
         old, new = tensor_in(before) if before is not None else None, tensor_in(value)
         rebound = old is not None and new is not None and old.ident != new.ident and old.ident in self.idents
         # A parameter of what is called later, and the name in a loop over a literal, are names of their own.
-        rebound = rebound and any(call is vm.stack[-1] for call in self.around) and not walks_literal(node)
+        chained = new is not None and new.output and self.replays == self.replays_before  # one capture after another
+        rebound = (
+            rebound and not chained and any(call is vm.stack[-1] for call in self.around) and not walks_literal(node)
+        )
         if rebound and old is not None and old.ident not in self.copied and not old.parameter:
             fresh = frozenset({new.ident} if new is not None else ())
             self.pending.append(Pending(EventKind.INPUT_REBIND, vm.site(node), "name", name, fresh=fresh))
@@ -283,18 +295,24 @@ class Driver:
 
         A name given once, to what the capture returned, is the static output itself and meant to change.
         """
+        if isinstance(node, (ast.For, ast.AsyncFor)):
+            return value  # an item, and not what a replay gave
         again = self.loops > 0 or isinstance(getattr(node, "value", None), ast.Call)
         return self.named(vm, value, node, self.begun) if again else value
 
     def named(self, vm: Interpreter, value: Value, node: ast.AST, begun: int) -> Value:
         """The same value; an output of a replay since ``begun`` knows where it was given."""
-        later = not vm.recording and self.captures > 0 and self.replays > max(self.replays_before, begun)
-        if later and isinstance(value, Tensor) and (value.output or value.home in self.moved):
+        if vm.recording or not self.captures or not isinstance(value, Tensor):
+            return value
+        later = self.outputs.written(value) > max(self.replays_before, begun)
+        if later and (value.output or value.home in self.moved):
             return replace(value, kept=(self.replays, vm.site(node)))
         return value
 
     def on_derive(self, vm: Interpreter, made: Tensor, sources: list[Tensor]) -> None:
         """A tensor is computed outside the recording: filling what it was computed from does not fill it."""
+        if vm.recording:
+            self.outputs.on_made(made.ident)
         idents = {source.ident for source in sources if source.ident}
         if not vm.recording and made.ident and idents:
             self.origins[made.ident] = idents.union(*(self.origins.get(ident, ()) for ident in idents))
@@ -319,6 +337,12 @@ class Driver:
             if home.owner in inside and is_parameter(held) and (memory is None or held.memory is not memory):
                 self.pending.append(Pending(EventKind.INPUT_REBIND, vm.site(node), "moved", str(home), home))
                 return
+
+    def on_load_state(self, vm: Interpreter, owner: Ref) -> None:
+        """``load_state_dict``: everything in a module is filled with what was saved."""
+        if not vm.recording and not self.in_step(vm):
+            inside = {found.oid for _, found in vm.heap.reach(owner) if isinstance(found, Ref)}
+            self.dirty = {home: site for home, site in self.dirty.items() if home.owner not in inside}
 
     def on_staged(self, vm: Interpreter, source: Tensor) -> None:
         """A copy from pinned memory is under way until somebody waits."""
@@ -355,7 +379,8 @@ class Driver:
             if target.parameter and not self.in_step(vm):
                 self.dirty.clear()  # a walk over parameters or buffers that restores them
             return
-        depends = source is not None and home in deps_of(source) and home not in self.rewritten
+        filled = (home, False) in self.rewritten or (home, target.view) in self.rewritten
+        depends = source is not None and home in deps_of(source) and not filled
         if self.in_step(vm):
             if depends and not self.captures:
                 outer = vm.stack[1] if len(vm.stack) > 1 else None
@@ -366,9 +391,9 @@ class Driver:
                 self.facts.late.add(home)
 
     def on_rewrite(self, target: Tensor) -> None:
-        """The whole of a tensor is filled: what follows in this step does not depend on what it held."""
+        """A tensor, or a part, is filled: what follows in this step does not depend on what that held."""
         if target.home is not None:
-            self.rewritten.add(target.home)
+            self.rewritten.add((target.home, target.view))
 
     def overwrite(self, vm: Interpreter, target: Tensor, node: ast.AST) -> None:
         """A tensor is filled after the capture: a copy of it in the graph is not, a copy from it may be under way."""
@@ -387,9 +412,9 @@ class Driver:
                 return Site(caller.place(call.node), caller.code(call.node))
         return vm.site(node)
 
-    def on_replay(self, vm: Interpreter, node: ast.AST) -> None:
+    def on_replay(self, vm: Interpreter, graph: Value, node: ast.AST) -> None:
         """``graph.replay()``: what was pending is now wrong."""
-        self.replays += 1
+        self.outputs.on_replay(graph)
         self.finish()
         for found in self.pending:
             phase = Phase.RECORDED if found.kind is EventKind.LAZY_INIT else Phase.REPLAY
@@ -431,7 +456,7 @@ class Driver:
         """What compiled code gives is in the memory of a graph as well, until it is called again."""
         if vm.recording:
             return value
-        self.replays += 1
+        self.outputs.on_replay(UNKNOWN)
         return as_output(value)
 
     def on_register(self, vm: Interpreter, key: Value, value: Value) -> None:

@@ -482,7 +482,7 @@ def call_instance(
     if cls in ("torch.cuda.Stream", "torch.cuda.Event"):
         return cuda_calls.call_stream(vm, owner, cls, name, args, node)
     if cls == "torch.cuda.CUDAGraph":
-        return cuda_calls.call_graph(vm, name, args, node)
+        return cuda_calls.call_graph(vm, owner, name, args, node)
     if cls == LOGGER:
         return logged(vm, name, args, node)
     if cls == "random.Random":

@@ -110,6 +110,8 @@ def call_nn_method(
         case "load_state_dict":
             if vm.driver is not None and constant(kwargs.get("assign", NONE)) is True:
                 vm.driver.on_move(vm, owner, None, node)
+            elif vm.driver is not None:
+                vm.driver.on_load_state(vm, owner)
             return UNKNOWN
         case "register_buffer":
             if args and isinstance(constant(args[0]), str):
@@ -148,6 +150,9 @@ def call_nn_method(
         case "compile":
             return NONE
         case "apply" if args:
+            if vm.driver is not None and not vm.recording:
+                for module in vm.items(descendants(vm, owner)) or ():
+                    vm.call(args[0], [module], {}, node)
             return owner
         case _:
             return UNKNOWN

@@ -405,7 +405,7 @@ def in_place(
         source = results.result(vm, [*([] if name not in ACCUMULATES else [target]), *sources], node)
         if name != "copy_" and name not in ACCUMULATES and isinstance(source, Tensor):
             source = replace(source, deps=frozenset())  # a write at a position is not a function of what was there
-    if vm.driver is not None and rewrites and not target.view and target.home not in deps_of(source):
+    if vm.driver is not None and rewrites and target.home not in deps_of(source):
         vm.driver.on_rewrite(target)
     if name in ("set_", "swap_") and vm.driver is not None and args[1:]:
         vm.driver.on_swap(vm, target, args[1], node)
