@@ -187,6 +187,19 @@ def bases(vm: Interpreter, definition: ClassDef) -> list[ClassDef | str]:
     return unique
 
 
+def direct_bases(vm: Interpreter, definition: ClassDef) -> Value:
+    """``Class.__bases__``, where every one of them is known."""
+    found = [vm.quiet_eval(base, Scope(definition.module)) for base in definition.node.bases]
+    known = all(isinstance(base, (Class, External)) for base in found)
+    return Sequence(tuple(found or [External("builtins.object")])) if known else UNKNOWN
+
+
+def has_metaclass(vm: Interpreter, definition: ClassDef) -> bool:
+    """Whether a class, or one that it is derived from, may be made by something else than ``type``."""
+    own = [base for base in bases(vm, definition) if isinstance(base, ClassDef)]
+    return enumeration(vm, definition) is not None or any(base.node.keywords for base in own)
+
+
 def is_module(vm: Interpreter, definition: ClassDef) -> bool:
     """True for subclasses of ``nn.Module``."""
     return any(isinstance(base, str) and base.startswith("torch.nn.") for base in bases(vm, definition))
@@ -520,6 +533,8 @@ def class_attribute(vm: Interpreter, definition: ClassDef, name: str, node: ast.
     """``Class.name``."""
     if name == "__name__":
         return Const(definition.name)
+    if name == "__bases__":
+        return direct_bases(vm, definition)
     rebound = rebound_attribute(vm, definition, name)
     if rebound is not None:
         return rebound

@@ -288,7 +288,24 @@ def print_values(
     """``print``, ``str``, ``repr``, ``format``: text of a device tensor needs its values."""
     for value in args:
         torch_calls.formatted(vm, value, node)
-    return Text()
+    text = exact_text(vm, args[0]) if len(args) == 1 else None
+    return Text() if text is None else Const(text)
+
+
+def exact_text(vm: Interpreter, value: Value, shown: bool = False) -> str | None:
+    """The text of a number, a string, an analysed class, or a tuple of those; ``shown`` as ``repr`` gives it."""
+    match value:
+        case Const(value=bool() | int() | str() | None as known):
+            return repr(known) if shown else str(known)
+        case Class(definition=definition) if not attributes.has_metaclass(vm, definition):
+            return f"<class '{definition.module.name}.{definition.name}'>"
+        case Sequence(items=items) if items is not None:
+            parts = [exact_text(vm, item, shown=True) for item in items]
+            known_parts = [part for part in parts if part is not None]
+            inside = ", ".join(known_parts) + "," * (len(parts) == 1)
+            return f"({inside})" if len(known_parts) == len(parts) else None
+        case _:
+            return None
 
 
 def total(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None) -> Value:
@@ -449,6 +466,12 @@ def has_attribute(vm: Interpreter, owner: Value, name: str) -> bool | None:
         if found.opaque or attributes.is_open(vm, found.cls) or attributes.find_method(vm, found.cls, "__getattr__"):
             return None
         return attributes.is_module(vm, found.cls) and name in attributes.MODULE_METHODS
+    if isinstance(owner, Class):
+        definition = owner.definition
+        if attributes.class_attribute(vm, definition, name, definition.node) is not UNKNOWN:
+            return True
+        closed = not attributes.is_open(vm, definition) and not attributes.has_metaclass(vm, definition)
+        return False if closed and not name.startswith("__") and name not in attributes.MODULE_METHODS else None
     return None
 
 
