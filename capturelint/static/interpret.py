@@ -387,7 +387,7 @@ class Interpreter:
 
         In set-up it says that the configuration is another than the one by default.
         """
-        truth = self.truth(self.eval(node.test, scope), node.test, "assert")
+        truth = self.truth(self.eval(node.test, scope), node.test, "assert", report_step=False)
         self.narrow(node.test, scope, True)
         return truth is not Truth.FALSE or self.phase is Phase.SET_UP
 
@@ -1307,12 +1307,11 @@ class Interpreter:
             if isinstance(argument, ast.Starred):
                 value = self.eval(argument.value, scope)
                 items = self.items(value)
-                if items is None:
-                    extra = True
-                    continue
-                args += items
+                extra = extra or items is None
+                args += items if items is not None and not extra else []
             else:
-                args.append(self.eval(argument, scope))
+                value = self.eval(argument, scope)
+                args += [] if extra else [value]  # where it stands is not known behind any number of others
         kwargs: dict[str, Value] = {}
         for keyword in node.keywords:
             value = self.eval(keyword.value, scope)
@@ -1367,6 +1366,8 @@ class Interpreter:
             self.driver.on_wait()
         if tensor is not None and Truth.DEVICE in answers and tensor.sure is Confidence.POSSIBLE:
             return Truth.HOST  # one of many things that a table may hold
+        if tensor is not None and tensor.argument and self.decoding and steady.has_many(node):
+            return Truth.HOST  # the truth of several items is an error
         if tensor is not None and Truth.DEVICE in answers:
             settled = doubts_before_last(node) if isinstance(value, Union) else 0
             self.doubt += settled

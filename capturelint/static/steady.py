@@ -11,7 +11,7 @@ import ast
 import re
 from collections.abc import Callable, Iterator
 
-from capturelint.arguments import CACHES, COUNTERS, TOKENS
+from capturelint.arguments import CACHES, COUNTERS, MASKS, TOKENS
 from capturelint.static.values import (
     NONE,
     UNKNOWN,
@@ -29,7 +29,7 @@ from capturelint.vocabulary import Varies
 
 PREFILL = re.compile(r"_*(is_|in_)?(all_)?(prefill|prompt)(_(stage|mode|phase|run))?\Z")
 """Flags that say that a prompt is processed."""
-PREFILLS = re.compile(r"num_(prefill|prompt)(s|_tokens|_seqs|_reqs)?\Z")
+PREFILLS = re.compile(r"num_\w*(prefill|prompt)\w*\Z|\w*(prefill|prompt)_\w*count\Z")
 """Names of how many rows are prompts."""
 DECODE = frozenset(["is_decode", "is_decoding", "decoding", "is_decode_only", "has_previous_state"])
 """Flags that say that one is not."""
@@ -39,6 +39,7 @@ ROWS = frozenset(
 """Names of the number of tokens that a step is given for each row."""
 WIDE = frozenset([*TOKENS, "input_shape", "inputs_embeds", "hidden_states", "hidden", "h", "hidden_state"])
 """What has a token in its second dimension, or the shape of that."""
+MANY = frozenset(["hidden_states", "inputs_embeds", "encoder_hidden_states", "freqs_cis", "cos", "sin", "causal_mask"])
 PAST = (COUNTERS - {"step", "cur_step", "seq_len", "seqlen"}) | {"past_seen_tokens", "past_kv_len", "past_kv_length"}
 """Names of how much came before."""
 CARRIED = frozenset([*CACHES, "cache_params", "inference_params", "layer_past", "past"])
@@ -59,6 +60,11 @@ def base_name(node: ast.expr) -> str:
     while isinstance(node, (ast.Attribute, ast.Subscript, ast.Call)):
         node = node.func if isinstance(node, ast.Call) else node.value
     return node.id if isinstance(node, ast.Name) else ""
+
+
+def has_many(node: ast.expr) -> bool:
+    """A name that models give tensors of many items: masks, hidden states, tables of angles."""
+    return isinstance(node, ast.Name) and (node.id in MANY or node.id in MASKS)
 
 
 def comes_with_prompt(name: str) -> bool:
@@ -98,6 +104,8 @@ def is_row(node: ast.expr) -> bool:
             return name in ROWS
         case ast.Subscript(value=ast.Attribute(value=ast.Name(id=name), attr="shape"), slice=ast.Constant(value=1)):
             return name in WIDE
+        case ast.Subscript(value=ast.Name(id="input_shape"), slice=at):
+            return ast.unparse(at) in ("1", "-1")
         case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="size"), args=[ast.Constant(value=1)]):
             return name in WIDE
         case _:
