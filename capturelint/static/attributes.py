@@ -672,7 +672,7 @@ def element(vm: Interpreter, owner: Ref) -> Value:
 def values_of(vm: Interpreter, owner: Ref) -> list[Value]:
     """The values of a dict, exact ones first."""
     found = vm.heap[owner]
-    inner = [vm.heap.read(owner, key) or UNKNOWN for key in found.slots]
+    inner = [read_slot(vm, owner, key) or UNKNOWN for key in found.slots]
     return [*inner, found.element] if found.element is not None else inner
 
 

@@ -64,7 +64,9 @@ def call_dict(
             held = attributes.values_of(vm, owner)
             return Sequence(tuple(held)) if found.element is None else Sequence(None, union(held))
         case "items":
-            pairs: list[Value] = [Sequence((Const(k), vm.heap.read(owner, k) or UNKNOWN)) for k in found.slots]
+            pairs: list[Value] = [
+                Sequence((Const(k), attributes.read_slot(vm, owner, k) or UNKNOWN)) for k in found.slots
+            ]
             if found.element is None:
                 return Sequence(tuple(pairs))
             return Sequence(None, union([*pairs, Sequence((UNKNOWN, found.element))]))

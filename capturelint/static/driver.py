@@ -123,6 +123,8 @@ class Driver:
         self.mapping: ast.AST | None = None
         """The last ``map`` whose function replayed a graph."""
         self.rewritten: set[tuple[Home, bool]] = set()
+        self.live_states: dict[int, int] = {}
+        """What ``state_dict`` gave, by number, and the module whose very tensors are in it."""
         self.replaced: dict[Home, Ref] = {}
         """Objects that recorded code read, by the slots that hold another one since the capture."""
         self.buckets = Buckets(facts.negative, facts.zero_padded)
@@ -338,9 +340,10 @@ class Driver:
                 self.pending.append(Pending(EventKind.INPUT_REBIND, vm.site(node), "moved", str(home), home))
                 return
 
-    def on_load_state(self, vm: Interpreter, owner: Ref) -> None:
-        """``load_state_dict``: everything in a module is filled with what was saved."""
-        if not vm.recording and not self.in_step(vm):
+    def on_load_state(self, vm: Interpreter, owner: Ref, saved: Value) -> None:
+        """``load_state_dict``: everything in a module is filled with what was saved, or, uncopied, with itself."""
+        itself = isinstance(saved, Ref) and self.live_states.get(saved.oid) == owner.oid
+        if not vm.recording and not self.in_step(vm) and not itself:
             inside = {found.oid for _, found in vm.heap.reach(owner) if isinstance(found, Ref)}
             self.dirty = {home: site for home, site in self.dirty.items() if home.owner not in inside}
 

@@ -88,12 +88,12 @@ def call_external(
     """A call of an external name."""
     if path.startswith("builtins.") and path not in SPECIAL:
         return python_calls.call_builtin(vm, path.removeprefix("builtins."), args, kwargs, node, extra, scope)
+    if path in SPECIAL:
+        return SPECIAL[path](vm, args, kwargs, node)
     if path.startswith(("torch.cuda.", "torch.accelerator.")):
         return cuda_calls.call_cuda(vm, path.partition(".")[2].partition(".")[2], args, kwargs, node)
     if path in OTHER_DEVICES:
         return Const(False)
-    if path in SPECIAL:
-        return SPECIAL[path](vm, args, kwargs, node)
     if path.startswith("torch.nn.") and path.rpartition(".")[2][:1].isupper():
         return nn_calls.new_module(vm, path, args, kwargs, node)
     if path.startswith("torch.distributions."):
@@ -309,6 +309,13 @@ def asserted(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node:
     return NONE
 
 
+def seeded(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
+    """``torch.manual_seed(n)``: a capture refuses any seed but the one that is set already."""
+    if any(varies_of(value) is Varies.PER_STEP for value in [*args, *kwargs.values()]):
+        vm.emit(EventKind.UNSAFE_OP, node, "seed")
+    return UNKNOWN
+
+
 def with_changes(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
     """``dataclasses.replace(instance, field=value)``."""
     found = vm.heap.get(args[0]) if args and isinstance(args[0], Ref) else None
@@ -396,7 +403,10 @@ SPECIAL: dict[str, Callable[[Interpreter, list[Value], dict[str, Value], ast.AST
     "torch._assert_async": lambda vm, args, kwargs, node: NONE,
     "torch.finfo": lambda vm, args, kwargs, node: vm.heap.new(Object(Sort.INSTANCE, "torch.finfo")),
     "torch.iinfo": lambda vm, args, kwargs, node: vm.heap.new(Object(Sort.INSTANCE, "torch.finfo")),
-    "torch.manual_seed": lambda vm, args, kwargs, node: UNKNOWN,
+    "torch.manual_seed": seeded,
+    "torch.random.manual_seed": seeded,
+    "torch.cuda.manual_seed": seeded,
+    "torch.cuda.manual_seed_all": seeded,
     "torch.Size": identity,
     "itertools.count": lambda vm, args, kwargs, node: calls.new_iterator(vm, Number()),
     **{f"itertools.{name}": iterated for name in ("cycle", "islice", "accumulate")},

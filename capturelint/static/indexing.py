@@ -142,7 +142,9 @@ def object_item(vm: Interpreter, owner: Ref, index: Value, node: ast.Subscript) 
     if any(computes(vm, option) for value in inner for option in options(value)):
         torch_calls.report_varying(vm, index, node, "index")
     if vm.driver is not None:
-        vm.driver.buckets.on_lookup(vm, inner, node, node.value)
+        by_rows = found.sort is Sort.DICT and found.element is None and varies_of(index) is Varies.PER_BUCKET
+        sizes: list[Value] = [Const(key) for key in found.slots] if by_rows else inner
+        vm.driver.buckets.on_lookup(vm, sizes, node, node.value)
         inner = [vm.driver.on_load(vm, owner, "[]", value) for value in inner]
     return chosen_number(union(inner), index)
 

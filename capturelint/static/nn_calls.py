@@ -107,11 +107,15 @@ def call_nn_method(
             if memory is not None:
                 move_module(vm, owner, memory, set())
             return owner
+        case "state_dict" if vm.driver is not None:
+            state = vm.heap.new(Object(Sort.DICT, element=Tensor(vm.module_memory, None, parameter=True)))
+            vm.driver.live_states[state.oid] = owner.oid
+            return state
         case "load_state_dict":
             if vm.driver is not None and constant(kwargs.get("assign", NONE)) is True:
                 vm.driver.on_move(vm, owner, None, node)
             elif vm.driver is not None:
-                vm.driver.on_load_state(vm, owner)
+                vm.driver.on_load_state(vm, owner, args[0] if args else UNKNOWN)
             return UNKNOWN
         case "register_buffer":
             if args and isinstance(constant(args[0]), str):
