@@ -89,7 +89,7 @@ def sequence_item(vm: Interpreter, owner: Sequence, index: Value, node: ast.Subs
     found = element_of(owner)
     # A tuple is a record: which of its items is meant decides what it is.
     record = owner.items is not None and index is UNKNOWN
-    record = record or len({type(option) for option in options(found) if option != NONE}) > 1
+    record = record or (tensor_in(found) is not None and any(isinstance(option, Ref) for option in options(found)))
     return as_guess(found) if record and not owner.shape else chosen_number(found, index)
 
 
