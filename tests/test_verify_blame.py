@@ -231,6 +231,50 @@ HELPED = AROUND.replace("BETWEEN", "pass").replace(
     "    def warm(call):\n        call()\n    warm(lambda: step(model, x))  # here\n    graph, output",
     1,
 )
+RESTORED = (
+    AROUND.replace("BETWEEN", "pass")
+    .replace(
+        "    graph, output",
+        "    step(model, x)  # here\n    saved = model.n.clone()\n    graph, output",
+        1,
+    )
+    .replace("    expected, got", "    model.n.copy_(saved)\n    expected, got", 1)
+)
+
+GIVEN = """
+class Lazy:
+    def __init__(self, model):
+        self.model, self.x, self.graph = model, inputs(0), None
+
+    def __call__(self, scale):
+        if self.graph is None:
+            self.graph, self.out = capture(lambda: scaled(self.model.layer(self.x), scale))
+        self.graph.replay()
+        return self.out.clone()
+
+def scaled(values, scale):
+    return values * scale  # here
+
+@torch.no_grad()
+def drive(device):
+    model, x = build(), inputs(0)
+    run = Lazy(model)
+    return {"expected": torch.stack([model.layer(x) * i for i in (1, 2)]), "got": torch.stack([run(i) for i in (1, 2)])}
+"""
+
+TWICE = """
+@torch.no_grad()
+def drive(device):
+    model, x = build(), inputs(0)
+    graph, output = capture(lambda: model.layer(x))
+    def run(i):
+        x.copy_(inputs(i))
+        graph.replay()
+        return output
+    got = run(0) - run(1)  # here
+    return {"expected": (model.layer(inputs(0)) - model.layer(inputs(1)))[None], "got": got[None]}
+"""
+
 CAST = AROUND.replace("BETWEEN", "pass").replace(
     "    expected, got", "    model.double()  # here\n    model.bias.mul_(2), eager.bias.mul_(2)\n    expected, got", 1
 )
@@ -340,6 +384,9 @@ def driven(tmp_path, source):
         (CONVERTED, "input-rebind"),
         (WARMED, "warm-up-state"),
         (HELPED, "warm-up-state"),
+        (RESTORED, "warm-up-state"),
+        (GIVEN, "baked-scalar"),
+        (TWICE, "stale-output"),
     ],
     ids=[
         "kept output",
@@ -352,6 +399,9 @@ def driven(tmp_path, source):
         "original of a converted mask",
         "warmed-up state",
         "state warmed up by a helper",
+        "state saved after warm-up",
+        "number that a wrapper was called with",
+        "two replays in one expression",
     ],
 )
 def test_a_driver_that_is_silently_wrong_is_blamed_on_its_line(tmp_path, body, rule):

@@ -23,11 +23,15 @@ Reference = weakref.ref[torch.UntypedStorage]
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A storage, the call that made or filled it last, and the storages that it was made of, however many calls ago."""
+    """A storage, the call that made or filled it last, and the storages that it was made of, however many calls ago.
+
+    ``at`` counts the writes before it.
+    """
 
     storage: Reference
     call: str
     sources: Mapping[int, Reference]
+    at: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,20 @@ class Copies:
     behind: dict[int, Behind] = field(default_factory=dict)
     is_captured: bool = False
 
-    def note(self, call: Call, given: object, result: object, written: Sequence[torch.Tensor]) -> None:
+    def restored(self, call: Call, args: Sequence[object], at: int) -> int | None:
+        """After how many writes memory was as this call puts it back; ``None`` where it is given anything else.
+
+        Who saved a reference, and no copy, puts back what is there.
+        """
+        target, source, *_ = (*(key_of(each) for each in each_tensor(tuple(args))), 0, 0)
+        if call.short != "copy_" or not source:
+            return None
+        if target == source:
+            return at
+        copy = self.made.get(source)
+        return copy.at if copy is not None and target in copy.sources else None
+
+    def note(self, call: Call, given: object, result: object, written: Sequence[torch.Tensor], at: int) -> None:
         """A call that ran: what it wrote in place, and what it made of what it was given."""
         references = {key_of(each): weakref.ref(each.untyped_storage()) for each in each_tensor(given) if key_of(each)}
         origins = self.origins(references)
@@ -58,7 +75,7 @@ class Copies:
                 continue
             self.behind.pop(key, None)
             sources = {source: reference for source, reference in origins.items() if source != key}
-            self.made[key] = Copy(weakref.ref(tensor.untyped_storage()), call.short, sources)
+            self.made[key] = Copy(weakref.ref(tensor.untyped_storage()), call.short, sources, at)
         for tensor in written if self.is_captured else ():
             self.leave_behind(key_of(tensor), call)
 

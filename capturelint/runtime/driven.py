@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import types
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,14 +21,15 @@ from typing import Any
 import torch
 
 from capturelint.runtime.copies import Behind, Copies
-from capturelint.runtime.differences import StepTrace
+from capturelint.runtime.differences import StepTrace, frozen
 from capturelint.runtime.homes import Slot, address_of, homes, named_slots
+from capturelint.runtime.invocations import Change, Given, Invocation, changes, given
 from capturelint.runtime.lines import Line, LineLog, Store
 from capturelint.runtime.observations import Observation, Spot
 from capturelint.runtime.patched import patched
 from capturelint.runtime.project import Project
 from capturelint.runtime.states import RandomState
-from capturelint.runtime.trace import Call, Recorder, Watch, each_tensor, key_of, short_name
+from capturelint.runtime.trace import Call, Recorder, Watch, each_tensor, is_view, key_of, short_name
 from capturelint.runtime.witness import first_line
 from capturelint.vocabulary import ObservationKind
 
@@ -56,6 +56,7 @@ class Taken:
     homes: dict[int, str] = field(default_factory=dict)
     kept: list[torch.Tensor] = field(default_factory=list)
     read: set[int] = field(default_factory=set)
+    given: Given = field(default_factory=dict)
 
     @property
     def trace(self) -> StepTrace:
@@ -75,39 +76,25 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Invocation:
-    """A call of a function of the target, to be made again."""
+class Write:
+    """A call that wrote ``keys`` before the first replay; ``restored``: it put back what was there after that many."""
 
-    code: types.CodeType
-    scope: dict[str, Any]
-    values: Mapping[str, object]
-
-    def again(self) -> None:
-        """Call the function with the arguments that it had."""
-        cells = tuple(types.CellType(self.values.get(name)) for name in self.code.co_freevars)
-        function = types.FunctionType(self.code, self.scope, self.code.co_name, None, cells)
-        names = self.code.co_varnames
-        count = self.code.co_argcount
-        positional = [self.values[name] for name in names[:count]]
-        by_name = {name: self.values[name] for name in names[count : count + self.code.co_kwonlyargcount]}
-        more = count + self.code.co_kwonlyargcount
-        if self.code.co_flags & 0x04:  # *args
-            rest = self.values[names[more]]
-            positional += list(rest) if isinstance(rest, tuple) else []
-            more += 1
-        if self.code.co_flags & 0x08:  # **kwargs
-            extra = self.values[names[more]]
-            by_name |= extra if isinstance(extra, dict) else {}
-        function(*positional, **by_name)
+    call: Call
+    keys: frozenset[int]
+    restored: int | None
 
 
 @dataclass(slots=True)
 class Epoch:
-    """What happened between one replay and the next; ``read`` is what of the graph's memory calls were given."""
+    """What happened between one replay and the next; ``read`` is what of the graph's memory calls were given.
+
+    ``way`` holds function and instruction of each of the frames in ``spots``.
+    """
 
     taken: Taken
     spots: tuple[Spot, ...]
     first_line: int
+    way: tuple[tuple[str, int], ...] = ()
     read: set[int] = field(default_factory=set)
 
     @property
@@ -131,7 +118,7 @@ class DrivenRun(Watch):  # type: ignore[no-untyped-call]
         self.captures: list[Taken] = []
         self.epochs: list[Epoch] = []
         self.repeated: Counter[int] = Counter()
-        self.before: list[tuple[Call, frozenset[int]]] = []
+        self.before: list[Write] = []
         self.found: list[Observation] = []
         self.wrapped: tuple[tuple[Spot, ...], ...] = ()
         self.collided: tuple[tuple[Spot, ...], ...] = ()
@@ -141,6 +128,7 @@ class DrivenRun(Watch):  # type: ignore[no-untyped-call]
         self.failures: list[Observation] = []
         self.copies = Copies()
         self.stale: list[Behind] = []
+        self.varied: list[Observation] = []
 
     @property
     def all_captures(self) -> list[Taken]:
@@ -158,22 +146,25 @@ class DrivenRun(Watch):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if self.capturing is not None:
             self.note_invocation(self.capturing, sys._getframe(1))
-            given = list(each_tensor((args, kwargs)))
-            self.capturing.read.update(map(key_of, given[short_name(str(func)) in FILLS :]))
+            tensors = list(each_tensor((args, kwargs)))
+            self.capturing.read.update(map(key_of, tensors[short_name(str(func)) in FILLS :]))
             with self.capturing.recorder:
                 result = func(*args, **kwargs)
             self.capturing.kept += each_tensor(result)
             return result
         if self.quiet:
             return func(*args, **kwargs)
-        self.note_reads(args, kwargs)
+        if not is_view(func):
+            self.note_reads(args, kwargs)
         recorder = Recorder(self.project)
         with recorder:
             result = func(*args, **kwargs)
-        if recorder.calls:
-            self.copies.note(recorder.calls[-1], (args, kwargs), result, list(recorder.written.values()))
+        if not recorder.calls:
+            return result
         if recorder.written and not self.epochs:
-            self.before.append((recorder.calls[-1], frozenset(recorder.written)))
+            restored = self.copies.restored(recorder.calls[-1], args, len(self.before))
+            self.before.append(Write(recorder.calls[-1], frozenset(recorder.written), restored))
+        self.copies.note(recorder.calls[-1], (args, kwargs), result, list(recorder.written.values()), len(self.before))
         return result
 
     def note_invocation(self, taken: Taken, frame: FrameType) -> None:
@@ -190,9 +181,9 @@ class DrivenRun(Watch):  # type: ignore[no-untyped-call]
         if not self.epochs:
             return
         taken = self.epochs[-1].taken
-        given = [key_of(tensor) for tensor in each_tensor((args, kwargs))]
-        self.epochs[-1].read |= taken.memory.intersection(given)
-        keys = [key for key in given if key in taken.recorder.made]
+        seen = [key_of(tensor) for tensor in each_tensor((args, kwargs))]
+        self.epochs[-1].read |= taken.memory.intersection(seen)
+        keys = [key for key in seen if key in taken.recorder.made]
         self.repeated.update(key for key, times in Counter(keys).items() if times > 1)
 
     @contextmanager
@@ -231,6 +222,7 @@ class DrivenRun(Watch):  # type: ignore[no-untyped-call]
         """A capture starts in ``frame``."""
         frames = project_frames(self.project, frame)
         self.capturing = Taken(graph, len(frames), self.log.depth, len(self.log.lines), Recorder(self.project))
+        self.capturing.given = given(frames)
         self.log.watched += slots_of(frames)
         self.copies.captured()
 
@@ -262,8 +254,12 @@ class DrivenRun(Watch):  # type: ignore[no-untyped-call]
         # What graphs write by themselves is state and no copy of anything.
         written = {key for each in self.captures for key in each.recorder.written}
         self.stale += [behind for key, behind in self.copies.behind.items() if key in taken.read - written]
-        self.note_holders(taken, project_frames(self.project, frame))
-        self.epochs.append(Epoch(taken, self.project.spots(frame), len(self.log.lines)))
+        frames = project_frames(self.project, frame)
+        if not self.found and not self.varied:
+            self.varied = self.compare_given(taken, changes(taken.given, given(frames)))
+        self.note_holders(taken, frames)
+        way = tuple((each.f_code.co_name, each.f_lasti) for each in frames)
+        self.epochs.append(Epoch(taken, self.project.spots(frame), len(self.log.lines), way))
 
     def failed_replay(self, error: BaseException, frame: FrameType) -> Observation:
         """A replay, or the eager step in front of it, that raises: it is waited for, so that its error comes here."""
@@ -292,7 +288,22 @@ class DrivenRun(Watch):  # type: ignore[no-untyped-call]
         self.collided = self.collided or tuple(recorder.collided)
         return self.differences(taken, later, self.log.stores)
 
-    def eager_step(self, taken: Taken, step: int, recorder: Recorder) -> StepTrace | None:
+    def compare_given(self, taken: Taken, changed: list[Change]) -> list[Observation]:
+        """What the captured function does otherwise with the numbers that the functions around it are given by now."""
+        taken_up = [each for each in changed if any(invocation.takes(each) for invocation in taken.invocations)]
+        later = self.eager_step(taken, len(self.epochs), Recorder(self.project), taken_up) if taken_up else None
+        if later is None:
+            return []
+        said = "; ".join(f"`{each.function}` got {each.old} for `{each.name}`, and now {each.new}" for each in taken_up)
+        kinds = {ObservationKind.CALL_CHANGED: ObservationKind.BRANCH_CHANGED}
+        return [
+            replace(each, text=f"{each.text}; {said}", kind=kinds.get(each.kind, each.kind))
+            for each in frozen(taken.trace, later)
+        ]
+
+    def eager_step(
+        self, taken: Taken, step: int, recorder: Recorder, changed: Sequence[Change] = ()
+    ) -> StepTrace | None:
         """The captured function called again under ``recorder``, with nothing left of it."""
         if not taken.invocations:
             return None
@@ -310,7 +321,7 @@ class DrivenRun(Watch):  # type: ignore[no-untyped-call]
         try:
             with torch.no_grad(), recorder:
                 for invocation in taken.invocations:
-                    invocation.again()
+                    invocation.again(changed)
         except ERRORS:
             return None
         finally:

@@ -63,6 +63,7 @@ def causes(run: DrivenRun, driver: Driver, project: Project) -> list[Observation
         lambda: held_outputs(run),
         lambda: unique(lost_outputs(run)),
         lambda: unique(stale_copies(run)),
+        lambda: run.varied,
         lambda: unique(advanced_state(run)),
         lambda: collided_writes(run),
         lambda: run.failures,
@@ -221,23 +222,20 @@ def advanced_state(run: DrivenRun) -> Iterator[Observation]:
     written = {key for taken in run.captures for key in taken.recorder.written}
     functions = {function for taken in run.captures for function in taken.functions}
     left: dict[int, tuple[Spot, ...]] = {}
-    for call, keys in run.before:
-        at = next((i for i, spot in enumerate(call.spots) if (spot.path, spot.name) in functions), None)
-        for key in keys & written:
-            if at is None and not is_onto_itself(call):
+    past = [left]
+    for write in run.before:
+        spots = write.call.spots
+        at = next((i for i, spot in enumerate(spots) if (spot.path, spot.name) in functions), None)
+        left = dict(left)
+        for key in write.keys & written:
+            if at is not None:
+                left.setdefault(key, down_to_name(spots[:at]))
+            elif write.restored is None or key not in past[write.restored]:
                 left.pop(key, None)
-            elif at is None:
-                continue
-            else:
-                left.setdefault(key, down_to_name(call.spots[:at]))
+        past.append(left)
     for spots in left.values():
         text = "steps before the capture move state that the graph goes on from, and nobody rewinds it"
         yield Observation(ObservationKind.STATE_ADVANCED, text, spots)
-
-
-def is_onto_itself(call: Call) -> bool:
-    """Whether a call copies memory to where it is, as one does who saved a reference and no copy."""
-    return call.short == "copy_" and len({each.address for each in call.tensors}) == 1
 
 
 def down_to_name(spots: tuple[Spot, ...]) -> tuple[Spot, ...]:

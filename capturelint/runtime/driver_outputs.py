@@ -25,7 +25,9 @@ def overwritten_outputs(run: DrivenRun) -> list[Observation]:
     if not unread or not run.repeated:
         return []
     text = f"{len(unread) + 1} replays write one output, which is read only after the last of them"
-    return [Observation(ObservationKind.OUTPUT_OVERWRITTEN, text, keeping(unread[0], run.log.lines), step=1)]
+    after = run.epochs[run.epochs.index(unread[0]) + 1]
+    spots = up_to_parting(unread[0], after) or stored(run, unread[0]) or keeping(unread[0], run.log.lines)
+    return [Observation(ObservationKind.OUTPUT_OVERWRITTEN, text, spots, step=1)]
 
 
 def held_outputs(run: DrivenRun) -> list[Observation]:
@@ -33,10 +35,15 @@ def held_outputs(run: DrivenRun) -> list[Observation]:
     if not run.kept:
         return []
     name, epoch = run.kept[0]
-    lines = (Spot(line.path, line.line, "") for line in run.log.lines[epoch.first_line :])
-    stored = next((spot for spot in lines if stores_into(spot, name)), None)
     text = f"`{name}` holds the output of a replay while the next one writes over it"
-    return [Observation(ObservationKind.OUTPUT_OVERWRITTEN, text, (stored,) if stored else epoch.spots[:1], home=name)]
+    return [Observation(ObservationKind.OUTPUT_OVERWRITTEN, text, stored(run, epoch) or epoch.spots[:1], home=name)]
+
+
+def stored(run: DrivenRun, epoch: Epoch) -> tuple[Spot, ...]:
+    """The line that stored a replay's output where something holds it; none where nothing is seen to."""
+    names = [name for name, kept in run.kept if kept is epoch]
+    lines = (Spot(line.path, line.line, "") for line in run.log.lines[epoch.first_line :])
+    return next(((spot,) for spot in lines if any(stores_into(spot, name) for name in names)), ())
 
 
 def lost_outputs(run: DrivenRun) -> Iterator[Observation]:
@@ -45,10 +52,16 @@ def lost_outputs(run: DrivenRun) -> Iterator[Observation]:
         shared = (epoch.taken.memory & after.taken.memory) - epoch.read - after.taken.read
         if epoch.taken is after.taken or not shared:
             continue
-        way = zip(epoch.spots, after.spots, strict=False)
-        parting = next((at for at, (ours, theirs) in enumerate(way) if ours != theirs), len(epoch.spots) - 1)
         text = "a replay of another graph writes over what this one wrote, before anybody has read it"
-        yield Observation(ObservationKind.OUTPUT_OVERWRITTEN, text, epoch.spots[: parting + 1], step=1)
+        spots = up_to_parting(epoch, after) or epoch.spots
+        yield Observation(ObservationKind.OUTPUT_OVERWRITTEN, text, spots, step=1)
+
+
+def up_to_parting(epoch: Epoch, after: Epoch) -> tuple[Spot, ...]:
+    """The lines down to the one that replays twice, by two of its calls or on two lines; none where a loop does."""
+    ways = zip(epoch.way, after.way, strict=False)
+    parting = next((at for at, (ours, theirs) in enumerate(ways) if ours != theirs), None)
+    return () if parting is None else epoch.spots[: parting + 1]
 
 
 def stores_into(spot: Spot, name: str) -> bool:
@@ -91,6 +104,8 @@ def is_keeping(spot: Spot) -> bool:
             case ast.Call(func=ast.Attribute(attr=name)) if name in KEEPING:
                 return True
             case ast.Assign(targets=[ast.Subscript(), *_]) | ast.AugAssign(value=ast.List()):
+                return True
+            case ast.Call(func=ast.Name(id="list" | "tuple" | "sorted" | "dict"), args=[_, *_]):
                 return True
             case ast.ListComp() | ast.DictComp() | ast.GeneratorExp() | ast.Yield():
                 return True
