@@ -342,6 +342,23 @@ def drive(device):
     return {"expected": x[None, 0] + x[None, 1], "got": model.cache[None, 0]}
 """
 
+MOVED_AWAY = """
+@torch.no_grad()
+def drive(device):
+    model, x, y = build().layer, inputs(0), inputs(0)
+    graph, output = capture(lambda: y.copy_(model(x)))
+    model.cpu()
+    model.to(device)  # here
+    graph.replay()
+    return {"expected": model(x)[None], "got": y[None]}
+"""
+
+
+def test_memory_that_was_freed_is_blamed_though_the_same_values_are_there_again(tmp_path):
+    source = DRIVER + MOVED_AWAY
+    assert driven(tmp_path, source) == ("replay-differs", [("input-rebind", marked(source))])
+
+
 LAZY = """
 @torch.no_grad()
 def drive(device):

@@ -81,13 +81,13 @@ def test_a_driver_that_is_silently_wrong_is_blamed_on_its_line(tmp_path, body, r
 def test_memory_that_is_free_and_that_nobody_takes_is_found(tmp_path):
     target = write_target(tmp_path, DRIVER + LEFT)
     (bucket,) = (found := report(target, "1", "--driver", "drive"))["buckets"]
-    assert (bucket["verdict"], "free memory overwritten" in bucket["message"]) == ("replay-differs", True)
+    assert bucket["verdict"] == "replay-differs"
     assert ("state-rebind", marked(DRIVER + LEFT)) in [(each["rule"], each.get("line")) for each in found["findings"]]
 
 
 def test_a_right_driver_is_right_with_free_memory_overwritten(tmp_path):
     found = report(write_target(tmp_path, DRIVER + RIGHT), "1", "--driver", "drive")
-    assert (found["verdict"], found["buckets"][0]["probes"]) == ("safe", ["free memory overwritten"])
+    assert (found["verdict"], found["buckets"][0]["probes"]) == ("safe", ["memory alive", "free memory overwritten"])
 
 
 def test_an_assertion_of_the_device_is_blamed_on_what_moved(tmp_path):

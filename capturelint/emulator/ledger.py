@@ -22,7 +22,8 @@ use_count = torch._C._storage_Use_Count
 class Entry:
     """A storage that recordings point at.
 
-    ``num_recordings`` point at it, with ``num_held`` tensors on it; ``dtype`` is of the first of them.
+    ``num_recordings`` point at it, with ``num_held`` tensors on it; ``dtype`` is of the first of them. ``num_reuses``
+    counts how often it was given to another tensor.
     """
 
     storage: torch.UntypedStorage
@@ -30,6 +31,7 @@ class Entry:
     num_recordings: int = 0
     num_held: int = 0
     was_free: bool = False
+    num_reuses: int = 0
 
     def located(self, dtype: torch.dtype, offset: int) -> tuple[Entry, int]:
         """Where an element of this storage lies."""
@@ -109,6 +111,7 @@ class Ledger:
                 made.copy_(values)
                 place(made, ON_DEVICE)
                 entry.was_free = False
+                entry.num_reuses += 1
                 return
 
 
@@ -116,3 +119,9 @@ def is_freed(storage: torch.UntypedStorage) -> bool:
     """Whether nobody but recordings holds a storage that is asked for by a weak reference."""
     entry: Entry | None = getattr(storage, ENTRY, None)
     return entry is not None and entry.is_free()
+
+
+def num_reuses(storage: torch.UntypedStorage) -> int:
+    """How often a storage that recordings point at was freed and given to another tensor."""
+    entry: Entry | None = getattr(storage, ENTRY, None)
+    return 0 if entry is None else entry.num_reuses

@@ -24,7 +24,7 @@ HOST_METHODS = re.compile(r"\.(item|tolist|cpu|numpy|to|synchronize|query)\(")
 CAPTURE_WORDS = ("captur", "another stream")
 """Words of CUDA's refusals; what the target raises by itself has none of them."""
 
-LOOK_UPS = ("bisect", "next(", "graphs[", "searchsorted", "min(")
+LOOK_UPS = re.compile(r"bisect|searchsorted|next\(|min\(|(graph|bucket|size)\w*\[")
 """How the bucket of a live batch is looked up."""
 
 GROWING = {"cat", "stack", "constant_pad_nd", "pad", "hstack", "vstack"}
@@ -250,7 +250,7 @@ def rule_name(observation: Observation, spot: Spot | None) -> str:
 def is_missing_bucket(observation: Observation, spot: Spot) -> bool:
     """Whether a look-up among captured sizes ran off their end."""
     ran_off = observation.text.startswith(("IndexError", "KeyError", "StopIteration", "ValueError: min() "))
-    return ran_off and any(word in code_at(replace(spot, column=0), MAX_CODE * 100) for word in LOOK_UPS)
+    return ran_off and LOOK_UPS.search(code_at(replace(spot, column=0), MAX_CODE * 100)) is not None
 
 
 def operation_rule(kind: ObservationKind, spot: Spot) -> str:

@@ -16,7 +16,7 @@ import torch
 from capturelint.errors import TargetError
 from capturelint.runtime.channel import Channel
 from capturelint.runtime.compare import compare, tolerance
-from capturelint.runtime.driver_causes import causes, refused_calls, watched_run
+from capturelint.runtime.driver_causes import causes, freed, refused_calls, watched_run
 from capturelint.runtime.eager import DEVICE
 from capturelint.runtime.forks import Forks
 from capturelint.runtime.launches import Launches
@@ -60,10 +60,14 @@ def run_driver(plan: Plan, channel: Channel, project: Project, device: str) -> N
         channel.enter(Stage.BLAME, DRIVEN)
         result = explained(result, driver, project)
     channel.send(result)
+    if result.verdict is not Verdict.OK:
+        return
+    channel.enter(Stage.PROBE, DRIVEN)
+    result = with_memory_watched(result, driver, project)
     # The emulator overwrites freed memory by itself, at the first run.
     if result.verdict is Verdict.OK and device == "cuda":
-        channel.enter(Stage.PROBE, DRIVEN)
-        channel.send(with_free_memory_overwritten(result, judge, driver, project))
+        result = with_free_memory_overwritten(result, judge, driver, project)
+    channel.send(result)
 
 
 def judge_of(plan: Plan, path: Path, channel: Channel, returned: object) -> Judge:
@@ -73,6 +77,16 @@ def judge_of(plan: Plan, path: Path, channel: Channel, returned: object) -> Judg
     channel.enter(Stage.EAGER, DRIVEN)
     expected = steps_of(reference(plan, path)(DEVICE))
     return lambda given: compared(plan, expected, steps_of(given))
+
+
+def with_memory_watched(result: BucketResult, driver: Callable[[str], object], project: Project) -> BucketResult:
+    """The result of a right driver whose graphs read memory that is free, which somebody may by luck have again."""
+    found = tuple(freed(driver, project))
+    if not found:
+        return probed(result, "memory alive")
+    message = "a graph reads memory that is free before its replay"
+    wrong = replace(result, verdict=Verdict.REPLAY_DIFFERS, message=message, observations=found)
+    return explained(wrong, driver, project)
 
 
 def with_free_memory_overwritten(
@@ -89,15 +103,20 @@ def with_free_memory_overwritten(
     except BaseException as error:  # noqa: BLE001 - the driver may raise anything, sys.exit included
         if is_broken(error):
             return spoiled(result, f"the driver fails: {first_line(error)}")
-        return replace(result, probes=(f"{NOT_OVERWRITTEN} raises {type(error).__name__} when it runs again",))
+        return probed(result, f"{NOT_OVERWRITTEN} raises {type(error).__name__} when it runs again")
     if again.verdict is Verdict.OK:
-        return replace(result, probes=("free memory overwritten",))
+        return probed(result, "free memory overwritten")
     if plain.verdict is not Verdict.OK:
-        return replace(result, probes=(f"{NOT_OVERWRITTEN} differs by itself when it runs again",))
+        return probed(result, f"{NOT_OVERWRITTEN} differs by itself when it runs again")
     return explained(replace(spoiled(again, again.message), is_lost=False), driver, project)
 
 
 NOT_OVERWRITTEN = "free memory not overwritten: the driver"
+
+
+def probed(result: BucketResult, said: str) -> BucketResult:
+    """The result with one more probe."""
+    return replace(result, probes=(*result.probes, said))
 
 
 def settled(driver: Callable[[str], object]) -> object:

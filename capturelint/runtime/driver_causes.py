@@ -76,11 +76,12 @@ def freed(driver: Driver, project: Project) -> list[Observation]:
     graph = torch.cuda.CUDAGraph
     begin, end, launch = graph.capture_begin, graph.capture_end, graph.replay
     watched: dict[int, Liveness] = {}
+    made: set[int] = set()
     found: list[Observation] = []
 
     def noted_begin(self_: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's own signature
         began = begin(self_, *args, **kwargs)
-        watched[id(self_)] = Liveness(project)
+        watched[id(self_)] = Liveness(project, made)
         watched[id(self_)].__enter__()  # type: ignore[no-untyped-call]
         return began
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from capturelint.emulator.ledger import is_freed
+from capturelint.emulator.ledger import is_freed, num_reuses
 from capturelint.runtime.observations import Observation, Spot
 from capturelint.runtime.project import Project
 from capturelint.runtime.trace import Watch, each_tensor, key_of, short_name
@@ -23,7 +23,10 @@ from capturelint.vocabulary import ObservationKind
 
 @dataclass(slots=True)
 class Watched:
-    """A storage from before the capture. ``reader`` are the lines of the call that read it, ``freed`` of its end."""
+    """A storage from before the capture. ``reader`` are the lines of the call that read it, ``freed`` of its end.
+
+    ``reuses`` counts the tensors that had it before: the emulator gives a freed storage away as it is.
+    """
 
     reference: weakref.ref[torch.UntypedStorage]
     address: int
@@ -31,15 +34,25 @@ class Watched:
     call: str
     reader: tuple[Spot, ...]
     freed: tuple[Spot, ...] = ()
+    reuses: int = 0
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether nobody but an emulated recording holds the memory, or somebody else does."""
+        storage = self.reference()
+        return storage is None or is_freed(storage) or num_reuses(storage) != self.reuses
 
 
 class Liveness(Watch):  # type: ignore[no-untyped-call]
-    """Notes what the calls made while it is entered read and did not make."""
+    """Notes what the calls made while it is entered read and did not make.
 
-    def __init__(self, project: Project) -> None:
+    Graphs that pass values on to one another share ``made``: the pool keeps what it lies in, whoever holds it.
+    """
+
+    def __init__(self, project: Project, made: set[int] | None = None) -> None:
         super().__init__(project)
         self.watched: dict[int, Watched] = {}
-        self.made: set[int] = set()
+        self.made: set[int] = set() if made is None else made
 
     def __torch_dispatch__(
         self,
@@ -64,7 +77,12 @@ class Liveness(Watch):  # type: ignore[no-untyped-call]
         storage = tensor.untyped_storage()
         spots = self.project.spots(sys._getframe(2))
         self.watched[key] = Watched(
-            weakref.ref(storage, self.noted(key)), key, tuple(tensor.shape), short_name(call), spots
+            weakref.ref(storage, self.noted(key)),
+            key,
+            tuple(tensor.shape),
+            short_name(call),
+            spots,
+            reuses=num_reuses(storage),
         )
         # The line is also noted when the tensor's own object dies: the emulator keeps the storage.
         weakref.finalize(tensor, self.noted(key), None).atexit = False
@@ -80,12 +98,7 @@ class Liveness(Watch):  # type: ignore[no-untyped-call]
 
     def dead(self) -> list[Watched]:
         """The memory that is free by now."""
-        return [each for each in self.watched.values() if is_free(each.reference())]
-
-
-def is_free(storage: torch.UntypedStorage | None) -> bool:
-    """Whether nobody but an emulated recording holds a storage."""
-    return storage is None or is_freed(storage)
+        return [each for each in self.watched.values() if each.is_dead]
 
 
 def freed_memory(dead: Sequence[Watched], step: int) -> list[Observation]:
