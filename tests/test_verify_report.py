@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from capturelint.cli.verify import render
 from capturelint.finding import Evidence, Finding
 from capturelint.place import Place
+from capturelint.report import Format
 from capturelint.report.verify_json import render_verify_json
 from capturelint.report.verify_text import render_verify_text
 from capturelint.runtime.observations import BucketResult, Floor, Machine, Times
@@ -180,3 +182,11 @@ def test_the_judgement_names_what_a_step_waits_for():
         f"bandwidth-bound: graphs gain 1.05x at most; floor 0.80 ms to read its bytes once{activity}"
     )
     assert measured(1.05, 1.0, 0.1).startswith("kernel-bound: graphs gain 1.05x at most")
+
+
+@pytest.mark.parametrize("form", [form for form in Format if form is not Format.JSON], ids=lambda form: form.value)
+@pytest.mark.parametrize("quiet", [False, True], ids=["whole", "quiet"])
+def test_no_format_is_silent_about_a_verdict_without_a_line(form, quiet):
+    full = BucketResult(8, Verdict.OUT_OF_MEMORY, message="a graph of 9 nodes does not fit")
+    report = VerifyReport("model.py", EMULATED, (OK, full), ())
+    assert "a graph of 9 nodes does not fit" in render(report, form, quiet, colour=False, width=None)

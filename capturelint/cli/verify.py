@@ -273,7 +273,7 @@ def render(report: VerifyReport, form: Format, quiet: bool, colour: bool, width:
     """The report in the format asked for."""
     from capturelint.report import render as render_findings
     from capturelint.report.verify_json import render_verify_json
-    from capturelint.report.verify_text import as_check, last_line, render_verify_text
+    from capturelint.report.verify_text import as_check, last_line, render_verify_text, with_reasons
 
     match form:
         case Format.JSON:
@@ -281,10 +281,10 @@ def render(report: VerifyReport, form: Format, quiet: bool, colour: bool, width:
         case Format.TEXT:
             return render_verify_text(report, source_lines, colour, width, quiet)
         case Format.CONCISE:
-            lines = render_findings(as_check(report), form, read=source_lines, quiet=True)
+            lines = render_findings(as_check(with_reasons(report)), form, read=source_lines, quiet=True)
             return lines if quiet else f"{lines}{last_line(report)}\n"
         case _:
-            return render_findings(as_check(report), form, read=source_lines, quiet=quiet)
+            return render_findings(as_check(with_reasons(report)), form, read=source_lines, quiet=quiet)
 
 
 def source_lines(path: Path, cell: int | None) -> list[str]:

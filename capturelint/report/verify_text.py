@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from capturelint import __version__
 from capturelint.compiler.report import Milliseconds
+from capturelint.finding import Finding
 from capturelint.report.model import CheckReport, ReadLines, count_by_outcome, counted
 from capturelint.report.verify_json import speedup
 from capturelint.report.wrapping import rows
 from capturelint.runtime.observations import BucketResult, Machine, Times
 from capturelint.runtime.verify import VerifyReport
-from capturelint.vocabulary import Verdict
+from capturelint.vocabulary import Confidence, Outcome, Verdict
 
 Cell = Callable[[BucketResult], str]
 
@@ -20,9 +22,9 @@ def render_verify_text(
     report: VerifyReport, read: ReadLines, colour: bool = False, width: int | None = None, quiet: bool = False
 ) -> str:
     """The whole report; ``quiet`` leaves the findings."""
-    findings = render_findings(report, read, colour, width)
     if quiet:
-        return findings
+        return render_findings(with_reasons(report), read, colour, width)
+    findings = render_findings(report, read, colour, width)
     parts = [
         prose([f"{report.target} {machine_line(report.machine)}"], width),
         "\n".join(table(report.buckets, () if report.compiled is None else TIMES)),
@@ -55,6 +57,23 @@ def render_findings(report: VerifyReport, read: ReadLines, colour: bool, width: 
     from capturelint.report.text import render_text
 
     return render_text(as_check(report), read=read, colour=colour, width=width, quiet=True)
+
+
+def with_reasons(report: VerifyReport) -> VerifyReport:
+    """The report with a finding for each verdict that has none, for formats that show findings alone.
+
+    Memory that runs out, a time-out or a target that fails by itself have a reason and no line of a rule.
+    """
+    told = {finding.evidence.bucket for finding in report.findings if finding.evidence is not None}
+    said = [
+        f"batch {name_of(bucket)}: {bucket.verdict.value}: {bucket.message}"
+        for bucket in report.buckets
+        if bucket.verdict is not Verdict.OK and not bucket.observations and bucket.size not in told
+    ]
+    if report.compiled_lost and not report.findings:
+        said.append("; ".join(report.notes))
+    reasons = [Finding("unexplained", None, text, (), Outcome.CAPTURE_ERROR, Confidence.PROVEN) for text in said]
+    return replace(report, findings=(*report.findings, *reasons))
 
 
 def as_check(report: VerifyReport) -> CheckReport:

@@ -206,7 +206,7 @@ def refused(
 ) -> Judged:
     """The result of a capture that raised."""
     if is_out_of_memory(error):
-        message = first_line(error)
+        message = first_line(error) or type(error).__name__
         return Judged(BucketResult(bucket, Verdict.OUT_OF_MEMORY, message=message), unfit=True)
     calls = [call for call in recorder.calls if call.failed] or reference.calls
     seen = refusal(error, session.project, calls, forks.unjoined, session.plan.warm_up)
