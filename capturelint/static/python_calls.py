@@ -12,6 +12,7 @@ from capturelint.static.index import ClassDef
 from capturelint.static.values import (
     NONE,
     UNKNOWN,
+    CaptureQuery,
     Class,
     Const,
     Function,
@@ -171,6 +172,8 @@ def convert(vm: Interpreter, name: str, args: list[Value], node: ast.AST) -> Val
         return Const(bool(known), deps_of(args[0]))
     if isinstance(known, str) and name == "float":
         return Number()
+    if name == "bool" and any(isinstance(option, CaptureQuery) for option in options(args[0])):
+        return args[0]
     if name == "bool":
         return vm.flag(vm.truth_of(args[0]), args[0]) if isinstance(args[0], (Number, Ref)) else Number()
     return host_calls.combined(args)
