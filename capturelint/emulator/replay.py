@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from capturelint.emulator.generators import Generators
 from capturelint.emulator.kernels import Kernel
@@ -50,5 +51,6 @@ def run(calls: Sequence[RecordedCall]) -> None:
 @contextmanager
 def undispatched() -> Iterator[None]:
     """Below modes, autograd and autocast, where a graph's kernels live."""
-    with torch._C._DisableTorchDispatch(), torch._C._InferenceMode(True), torch._C._DisableAutocast():
+    # Not `_DisableTorchDispatch`: a kernel that is replaced by its fake needs a mode of its own.
+    with _disable_current_modes(), torch._C._InferenceMode(True), torch._C._DisableAutocast():
         yield
