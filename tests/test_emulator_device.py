@@ -166,3 +166,13 @@ def test_a_second_device_cannot_be_opened():
 
 def test_a_refusal_is_a_runtime_error():
     assert issubclass(CaptureRefused, RuntimeError)
+
+
+def test_the_mean_of_a_ctc_loss_takes_lengths_of_the_host():
+    scores, targets = torch.randn(6, 2, 5).log_softmax(-1), torch.ones(2, 2, dtype=torch.long)
+    lengths = torch.tensor([6, 6]), torch.tensor([2, 2])
+    expected = torch.nn.functional.ctc_loss(scores, targets, *lengths)
+    on_device = scores.cuda().requires_grad_()
+    loss = torch.nn.functional.ctc_loss(on_device, targets.cuda(), *lengths)
+    loss.backward()
+    assert (loss.item(), on_device.grad.device.type) == (pytest.approx(expected.item()), "cuda")

@@ -26,10 +26,6 @@ for line in (Path(__file__).parent.parent / "fixtures/recorded/operators_emulato
     ROWS[row["operator"]].append(row)
 
 KNOWN = {
-    # A scratch number of the composite is read back; unread, it is on neither side (see ``Memory.UNCLAIMED``).
-    ("cov", 0), ("cov", 1), ("corrcoef", 0),
-    # Divides by lengths that torch moved to the device; on a CPU there is nothing to move.
-    ("nn.functional.ctc_loss", 2),
     # Shapes alike, but other arguments in torch 2.13 than in 2.11.
     ("histc", 0), ("masked.var", 1),
 }  # fmt: skip

@@ -80,9 +80,7 @@ class EmulatedDevice(TorchDispatchMode):
         if draws:
             self.check_generator(operation, kwargs)
         if recording is not None and (on_device or memory is ON_DEVICE or memory is UNCLAIMED) and memory is not None:
-            # Reads of unclaimed scratch space are let pass: most are checks that torch makes on a CPU only (quantile).
-            if on_device or memory is ON_DEVICE:
-                recording.admit(operation, args, asked)
+            recording.admit(operation, args, asked)
             return recording.run(operation, args, kwargs, memory, stream)
         try:
             result = self.draw(operation, args, kwargs) if draws else operation.kernel.function(*args, **kwargs)

@@ -28,6 +28,7 @@ HOST = torch.device("cpu")
 FACTORIES = ("tensor", "as_tensor", "asarray")
 CHECKED_ON_A_CPU = ("quantile", "nanquantile")
 """They read a tensor of quantiles to see that it is in range, if it is on a CPU."""
+MEAN = 1  # at::Reduction::Mean
 plain = torch._C.TensorBase
 unpatched = {name: getattr(torch, name) for name in FACTORIES}
 original_deepcopy = Tensor.__deepcopy__
@@ -78,8 +79,33 @@ class TensorPatches:
         for name in CHECKED_ON_A_CPU:
             self.patches.set(torch, name, self.checked_on_a_cpu(getattr(torch, name)))
             self.patches.set(Tensor, name, self.checked_on_a_cpu(getattr(Tensor, name)))
+        self.patches.set(torch, "ctc_loss", self.ctc_loss(torch.ctc_loss))
         self.patch_default_device()
         self.patch_storages()
+
+    def ctc_loss(self, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """``torch.ctc_loss``, whose mean moves the lengths to the device of the losses: for torch, no move."""
+
+        @wraps(original)
+        def call(
+            log_probs: Tensor,
+            targets: Tensor,
+            input_lengths: Any,
+            target_lengths: Any,
+            blank: int = 0,
+            reduction: int = MEAN,
+            zero_infinity: bool = False,
+        ) -> Tensor:
+            def losses(reduction: int) -> Tensor:
+                return original(log_probs, targets, input_lengths, target_lengths, blank, reduction, zero_infinity)
+
+            is_split = isinstance(target_lengths, Tensor) and memory_of(target_lengths) is not memory_of(log_probs)
+            if reduction != MEAN or not is_split:
+                return losses(reduction)
+            each = losses(0)
+            return (each / self.move(target_lengths, DEVICE, each.dtype).clamp_min(1)).mean()
+
+        return call
 
     def checked_on_a_cpu(self, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """``original``, whose reads of values no GPU does."""
