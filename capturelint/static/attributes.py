@@ -634,6 +634,7 @@ def write_slot(vm: Interpreter, owner: Ref, key: object, value: Value, node: ast
     old = found.slots.get(key, found.element if found.sort is not Sort.INSTANCE else None)
     if vm.driver is not None and not same:
         value = vm.driver.alias(vm, vm.driver.grown(value, node), node)
+        vm.driver.on_output_slot(vm, owner, key, old, value, node)
         vm.driver.on_store(vm, owner, key, old, value, node)
     home = Home(owner.oid, key)
     if (vm.recording or vm.warms_compiled) and vm.heap.persistent(owner) and not same:

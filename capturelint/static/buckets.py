@@ -25,6 +25,7 @@ class Buckets:
         self.negative = negative
         self.zero_padded = zero_padded
         self.zeroed: set[Home | int] = set()
+        self.live_zero: set[Home | int] = set()
         self.capacity: dict[int, int] = {}
         self.rows: dict[int, int] = {}
         self.lookups: list[tuple[int, Site]] = []
@@ -33,19 +34,28 @@ class Buckets:
         """Recorded device work reads so many rows of a static input."""
         self.rows[tensor.ident] = max(self.rows.get(tensor.ident, 0), tensor.rows or 0)
 
-    def on_fill(self, target: Tensor, source: Tensor | None, value: Value) -> None:
-        """A tensor, or a part of it, is filled: with zeros first and then with indices of which one is zero?"""
+    def on_fill(self, target: Tensor, source: Tensor | None, value: Value, tail: bool = False) -> None:
+        """A tensor, or a part of it, is filled: all of it, or its ``tail``, with zeros, the rest with a live zero?"""
         at = target.home or target.ident
-        if not target.view:
+        if not target.view or tail:
             self.zeroed.discard(at)
+            if not tail:
+                self.live_zero.discard(at)
             if source is None and constant(value) == 0:
                 self.zeroed.add(at)
-        elif at in self.zeroed and source is not None and source.zero:
+        elif source is not None and source.zero:
+            self.live_zero.add(at)
+        if at in self.zeroed & self.live_zero:
             self.zero_padded.add(at)
 
     def is_zero_padded(self, tensor: Tensor) -> bool:
         """Whether an index is padded with a slot that is live."""
         return bool({tensor.home, tensor.ident} & self.zero_padded)
+
+    def on_indexed_write(self, vm: Interpreter, index: Tensor, node: ast.AST) -> None:
+        """``x.index_copy_(0, index, rows)``: with an index whose padding is a live row."""
+        if index.on_device and self.is_zero_padded(index):
+            vm.emit(EventKind.PAD_WRITE, node, "zero-index", Confidence.LIKELY)
 
     def is_negative(self, tensor: Tensor) -> bool:
         """Whether an index is ever filled with negative numbers."""

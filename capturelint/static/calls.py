@@ -75,8 +75,15 @@ def call_one(
         case External(path=path):
             return host_calls.call_external(vm, path, args, kwargs, node, extra, scope)
         case _:
+            if vm.driver is not None and isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                for value in args if node.func.attr in HANDED_OVER else ():
+                    vm.driver.on_keep(vm, value, node, "handed-over")
             escape(vm, [*args, *kwargs.values()])
             return UNKNOWN
+
+
+HANDED_OVER = frozenset({"put", "put_nowait", "set_result"})
+"""Methods of queues and futures: what they are given is read some time later."""
 
 
 def escape(vm: Interpreter, values: list[Value]) -> None:

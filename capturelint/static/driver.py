@@ -18,7 +18,7 @@ from capturelint.static.events import Site
 from capturelint.static.homes import Step, fresh_tensors, numbers_differ, tensors_of
 from capturelint.static.index import FunctionDef
 from capturelint.static.kept_arguments import KeptArguments
-from capturelint.static.outputs import Outputs
+from capturelint.static.outputs import ANY, Outputs
 from capturelint.static.records import replace
 from capturelint.static.state import Call, at_work
 from capturelint.static.step_end import finish_step
@@ -122,6 +122,10 @@ class Driver:
         """Host blocks that the device fills, by tensor, and the function that asked for it."""
         self.mapping: ast.AST | None = None
         """The last ``map`` whose function replayed a graph."""
+        self.registered: set[int] = set()
+        """Graphs that are kept under a key."""
+        self.overwritten: list[tuple[int, int, Site]] = []
+        """Outputs that a later capture replaced: their graphs, the replays before, and where."""
         self.rewritten: set[tuple[Home, bool]] = set()
         self.live_states: dict[int, int] = {}
         """What ``state_dict`` gave, by number, and the module whose very tensors are in it."""
@@ -171,6 +175,12 @@ class Driver:
             sure = Confidence.POSSIBLE if is_method(vm.stack[1:2]) else Confidence.LIKELY
             vm.emit(EventKind.COLD_CAPTURE, self.region, "no-warm-up", sure, phase=Phase.REPLAY)
         self.called |= self.direct
+
+    def lost_outputs(self, vm: Interpreter) -> None:
+        """The driver is over: was a graph replayed whose output the next capture's had replaced?"""
+        for graph, replays, site in self.overwritten:
+            if graph in self.registered and self.outputs.last.get(graph, 0) > replays:
+                vm.emit(EventKind.STALE_OUTPUT, site, "replaced", Confidence.LIKELY, phase=Phase.REPLAY)
 
     def finish(self) -> None:
         """A graph is replayed, or may have been: numbers that were written after its capture are other ones in it."""
@@ -260,18 +270,41 @@ class Driver:
             if value in self.facts.parts:
                 self.facts.keyed.add(home)
 
+    def on_output_slot(
+        self, vm: Interpreter, owner: Ref, key: object, old: Value | None, value: Value, node: ast.AST
+    ) -> None:
+        """A capture puts its output where an earlier one's is, and nobody else holds that."""
+        before, new = tensor_in(old) if old is not None else None, tensor_in(value)
+        if not vm.recording or before is None or new is None or not (before.output and new.output):
+            return
+        graph = self.outputs.made.get(before.ident, ANY)
+        if graph in (ANY, self.outputs.graph) or self.is_held(vm, before, Home(owner.oid, key)):
+            return
+        self.overwritten.append((graph, self.replays, vm.site(node)))
+
+    @staticmethod
+    def is_held(vm: Interpreter, tensor: Tensor, home: Home) -> bool:
+        """Whether another slot than this one holds a tensor."""
+        return any(
+            held.ident == tensor.ident
+            for oid, found in vm.heap.objects.items()
+            for key, value in [*found.slots.items(), ("[]", found.element)]
+            if value is not None and Home(oid, key) != home
+            for held in torch_tensors(value)
+        )
+
     def on_bind(self, vm: Interpreter, scope: Scope, name: str, value: Value, node: ast.AST) -> Value:
         """A local name is bound after the capture: to another tensor than the graph's, or to an output."""
         if vm.recording or not self.captures:
             return value
-        before = scope.names.get(name)
+        outer = scope.holder(name) if name in scope.nonlocals else scope
+        before = outer.names.get(name) if outer is not None else None
         old, new = tensor_in(before) if before is not None else None, tensor_in(value)
         rebound = old is not None and new is not None and old.ident != new.ident and old.ident in self.idents
         # A parameter of what is called later, and the name in a loop over a literal, are names of their own.
         chained = new is not None and new.output and self.replays == self.replays_before  # one capture after another
-        rebound = (
-            rebound and not chained and any(call is vm.stack[-1] for call in self.around) and not walks_literal(node)
-        )
+        own = name in scope.nonlocals or any(call is vm.stack[-1] for call in self.around)
+        rebound = rebound and not chained and own and not walks_literal(node)
         if rebound and old is not None and old.ident not in self.copied and not old.parameter:
             fresh = frozenset({new.ident} if new is not None else ())
             self.pending.append(Pending(EventKind.INPUT_REBIND, vm.site(node), "name", name, fresh=fresh))
@@ -464,8 +497,10 @@ class Driver:
 
     def on_register(self, vm: Interpreter, key: Value, value: Value) -> None:
         """A graph is kept under a key: host values in the key are the same whenever that graph is replayed."""
-        held = [vm.heap.get(found) for _, found in vm.heap.reach(value) if isinstance(found, Ref)]
-        if any(found is not None and found.cls == "torch.cuda.CUDAGraph" for found in held):
+        held = {found.oid: vm.heap.get(found) for _, found in vm.heap.reach(value) if isinstance(found, Ref)}
+        graphs = {oid for oid, found in held.items() if found is not None and found.cls == "torch.cuda.CUDAGraph"}
+        self.registered |= graphs
+        if graphs:
             self.facts.keyed |= deps_of(key)
             parts = (key.items or (key.element,)) if isinstance(key, Sequence) else (key,)
             self.facts.parts |= {part for part in parts if is_host_number(part) and not is_size(part)}
@@ -500,6 +535,16 @@ def lengthens(node: ast.Assign) -> bool:
     sideways = name in ("cat", "concat", "concatenate") and any(ast.unparse(dim) != "0" for dim in dims)
     parts = {ast.unparse(part) for part in call.args[0].elts}
     return (sideways or name == "hstack") and ast.unparse(node.targets[0]) in parts
+
+
+def torch_tensors(value: Value) -> Iterator[Tensor]:
+    """The tensors in one slot, none of other objects."""
+    for option in options(value):
+        if isinstance(option, Tensor):
+            yield option
+        elif isinstance(option, Sequence):
+            for item in option.items if option.items is not None else (option.element,):
+                yield from torch_tensors(item)
 
 
 def without_names(value: Value) -> Value:

@@ -357,6 +357,11 @@ def store_object(vm: Interpreter, owner: Ref, index: Value, value: Value, node: 
         attributes.write_slot(vm, owner, key, value, node)
         return
     if isinstance(index, Slice):
+        items = vm.items(value) if whole(index) and found.element is None else None
+        if items is not None and list(found.slots) == list(range(len(items))):
+            for at, item in enumerate(items):
+                attributes.write_slot(vm, owner, at, item, node)
+            return
         attributes.put_element(vm, owner, vm.element(value))
         return
     attributes.note_element_store(vm, owner, value, node)
@@ -381,7 +386,8 @@ def store_tensor(vm: Interpreter, tensor: Tensor, index: Value, value: Value, no
             torch_calls.report_varying(vm, value, node, "kernel-argument")
     if vm.driver is not None and not vm.recording:
         part = replace(tensor, view=not all(map(whole, parts)))
-        vm.driver.buckets.on_fill(part, source, value)
+        tail = isinstance(parts[0], Slice) and parts[0].stop == NONE and parts[0].start != NONE
+        vm.driver.buckets.on_fill(part, source, value, tail)
     # One row of several (a ring of staging buffers) is not the whole buffer.
     torch_calls.mutate(vm, tensor if isinstance(parts[0], Slice) else replace(tensor, view=True), node, value)
 

@@ -702,7 +702,7 @@ class Interpreter:
             case Ref():
                 found = self.heap.get(value)
                 if found is not None and found.sort is Sort.LIST and found.element is None:
-                    return [self.heap.read(value, key) or UNKNOWN for key in in_order(found.slots)]
+                    return [attributes.read_slot(self, value, key) or UNKNOWN for key in in_order(found.slots)]
                 if found is not None and found.sort is Sort.DICT and found.element is None:
                     return [Const(key) for key in found.slots]
                 if found is not None and found.element is None and attributes.list_base(self, found):

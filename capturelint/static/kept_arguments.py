@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
-from capturelint.static.homes import numbers_differ
-from capturelint.static.index import FunctionDef
+from capturelint.static.homes import Object, numbers_differ
+from capturelint.static.index import ClassDef, FunctionDef
 from capturelint.static.records import replace
+from capturelint.static.state import Call
 from capturelint.static.values import Const, Home, Number, Ref, Scope, Sequence, Value, deps_of
 from capturelint.vocabulary import Confidence, Varies
 
@@ -24,7 +25,11 @@ if TYPE_CHECKING:
 
 ARGUMENT = -1
 """The owner of the homes that stand for parameters, by name: one that is handed on keeps its name or is both."""
-Numbers: TypeAlias = dict[str, Const | Number]
+RECORD = "#record"
+"""The part of a path that says which record was given."""
+Path: TypeAlias = "tuple[str, int | str | None]"
+"""A parameter, and the item of ``*args`` or the field of a record that is meant."""
+Numbers: TypeAlias = "dict[Path, Const | Number]"
 Callee: TypeAlias = tuple[object, int]
 """A function, and the object that it is a method of."""
 
@@ -34,6 +39,7 @@ class Activation:
     """One call outside the recording, of a function that may capture."""
 
     callee: Callee
+    frame: Call
     conditions: int
     given: Numbers
     captured: bool = False
@@ -46,7 +52,7 @@ class KeptArguments:
     """The hooks. ``offered`` and ``keyed`` outlast a run: parameters that differ, and those that choose the graph."""
 
     keyed: set[Home]
-    offered: set[tuple[Callee, str]] = field(default_factory=set)
+    offered: set[tuple[Callee, Path]] = field(default_factory=set)
     following: bool = False
     last: bool = False
     active: list[Activation] = field(default_factory=list)
@@ -63,26 +69,28 @@ class KeptArguments:
         given: Numbers = {}
         callee = definition, scope.this.oid if isinstance(scope.this, Ref) else 0
         if not (recorded or vm.recording) and isinstance(definition, FunctionDef):
-            given = dict(numbers_of(definition, scope))
+            given = dict(numbers_of(vm, definition, scope))
             if self.following:
                 self.follow(vm, callee, scope, given)
-        self.active.append(Activation(callee, vm.conditions(), given))
+        self.active.append(Activation(callee, vm.stack[-1], vm.conditions(), given))
 
     def follow(self, vm: Interpreter, callee: Callee, scope: Scope, given: Numbers) -> None:
         """Mark the offered parameters, or in the last run take those that choose no graph as changing."""
         chosen = chosen_by_caller(vm)
-        for name, value in given.items():
-            home = Home(ARGUMENT, name)
-            if chosen or decides(callee[0], name.partition("[")[0]):
+        for path, value in given.items():
+            home = Home(ARGUMENT, path)
+            if chosen or decides(callee[0], path[0]):
                 self.keyed |= {dep for dep in deps_of(value) if dep.owner == ARGUMENT} | {home}
-            elif (callee, name) in self.offered and not self.last:
-                put(scope, name, replace(value, deps=value.deps | {home}))
-            elif (callee, name) in self.offered and home not in self.keyed:
-                put(scope, name, Number(Varies.PER_STEP, frozenset({home}), sure=Confidence.LIKELY))
+            elif (callee, path) in self.offered and not self.last:
+                put(vm, scope, path, replace(value, deps=value.deps | {home}))
+            elif (callee, path) in self.offered and home not in self.keyed:
+                put(vm, scope, path, Number(Varies.PER_STEP, frozenset({home}), sure=Confidence.LIKELY))
 
     def on_begin(self, vm: Interpreter) -> None:
-        """A capture begins, on behalf of every running function."""
+        """A capture begins, on behalf of every running function; a manager around it is none of these."""
         for call in self.active:
+            if not any(call.frame is frame for frame in vm.stack):
+                continue
             call.captured = True
             call.surely = call.surely or vm.conditions() <= call.conditions
 
@@ -94,38 +102,47 @@ class KeptArguments:
             self.first[call.callee] = call.given
         elif first is not None and not call.surely:
             self.offered |= {
-                (call.callee, name)
-                for name, value in call.given.items()
-                if name in first and numbers_differ(first[name], value)
+                (call.callee, path)
+                for path, value in call.given.items()
+                if path in first and path[1] != RECORD and numbers_differ(first[path], value)
+                if not (isinstance(path[1], str) and first.get((path[0], RECORD)) == call.given.get((path[0], RECORD)))
             }
 
 
-def numbers_of(definition: FunctionDef, scope: Scope) -> Iterator[tuple[str, Const | Number]]:
-    """The host numbers among the arguments, those of ``*args`` as ``args[0]``, ``args[1]``, ..."""
+def numbers_of(vm: Interpreter, definition: FunctionDef, scope: Scope) -> Iterator[tuple[Path, Const | Number]]:
+    """The host values among the arguments: by themselves, in ``*args``, and in records that are made for the call."""
     rest = definition.node.args.vararg
     for name, value in scope.names.items():
-        if is_plain_number(value):
-            yield name, value
+        if is_host_value(value):
+            yield (name, None), value
         elif rest is not None and name == rest.arg and isinstance(value, Sequence):
-            for at, item in enumerate(value.items or ()):
-                if is_plain_number(item):
-                    yield f"{name}[{at}]", item
+            parts = enumerate(value.items or ())
+            yield from (((name, at), item) for at, item in parts if is_host_value(item))
+        elif isinstance(value, Ref) and value != scope.this and is_record(found := vm.heap.get(value)):
+            yield (name, RECORD), Const(value.oid)
+            yield from (((name, str(key)), item) for key, item in found.slots.items() if is_host_value(item))
 
 
-def put(scope: Scope, name: str, value: Value) -> None:
-    """Give a parameter, or one item of ``*args``, another value."""
-    name, _, at = name.partition("[")
+def is_record(found: Object | None) -> TypeGuard[Object]:
+    """An instance of a dataclass."""
+    return found is not None and isinstance(found.cls, ClassDef) and found.cls.is_dataclass
+
+
+def put(vm: Interpreter, scope: Scope, path: Path, value: Value) -> None:
+    """Give a parameter, one item of ``*args`` or one field of a record another value."""
+    name, part = path
     held = scope.names[name]
-    if at and isinstance(held, Sequence) and held.items is not None:
-        items = [*held.items]
-        items[int(at.rstrip("]"))] = value
-        value = replace(held, items=tuple(items))
-    scope.names[name] = value
+    if isinstance(part, int) and isinstance(held, Sequence) and held.items is not None:
+        scope.names[name] = replace(held, items=(*held.items[:part], value, *held.items[part + 1 :]))
+    elif isinstance(part, str) and isinstance(held, Ref):
+        vm.heap.write(held, part, value)
+    elif part is None:
+        scope.names[name] = value
 
 
-def is_plain_number(value: Value) -> TypeGuard[Const | Number]:
-    """A host number or flag."""
-    return isinstance(value, Number) or (isinstance(value, Const) and isinstance(value.value, (bool, int, float)))
+def is_host_value(value: Value) -> TypeGuard[Const | Number]:
+    """A host number, flag or text."""
+    return isinstance(value, Number) or (isinstance(value, Const) and isinstance(value.value, (bool, int, float, str)))
 
 
 def chosen_by_caller(vm: Interpreter) -> bool:

@@ -372,6 +372,7 @@ def run_driver(stage: Stage, entry: Entry) -> Outcome:
         if vm.recording:
             vm.driver.end(vm)
         vm.driver.finish()
+        vm.driver.lost_outputs(vm)
         vm.driver.buckets.finish(vm, captured=vm.driver.captures > 0)
         outcome = outcome_of(vm)
     return outcome

@@ -383,6 +383,15 @@ ACCUMULATES = frozenset(
 """In-place operations whose result is a function of what the tensor held."""
 
 
+INDEXED = frozenset({"index_copy_", "index_add_", "index_fill_"})
+"""In-place operations that write the rows that an index names."""
+
+
+def given_at(args: list[Value], kwargs: dict[str, Value], at: int, name: str) -> Value:
+    """An argument by place or by name."""
+    return args[at] if len(args) > at else kwargs.get(name, UNKNOWN)
+
+
 def in_place(
     vm: Interpreter, name: str, target: Tensor, args: list[Value], kwargs: dict[str, Value], node: ast.AST
 ) -> Value:
@@ -405,6 +414,8 @@ def in_place(
         source = results.result(vm, [*([] if name not in ACCUMULATES else [target]), *sources], node)
         if name != "copy_" and name not in ACCUMULATES and isinstance(source, Tensor):
             source = replace(source, deps=frozenset())  # a write at a position is not a function of what was there
+    if vm.driver is not None and name in INDEXED and (index := tensor_in(given_at(args, kwargs, 2, "index"))):
+        vm.driver.buckets.on_indexed_write(vm, index, node)
     if vm.driver is not None and rewrites and target.home not in deps_of(source):
         vm.driver.on_rewrite(target)
     if name in ("set_", "swap_") and vm.driver is not None and args[1:]:
