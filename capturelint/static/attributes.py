@@ -307,7 +307,17 @@ ABSENT = External("#absent")
 def renamed_attribute(vm: Interpreter, owner: Ref, definition: ClassDef, name: str, node: ast.AST) -> Value | None:
     """What ``__getattribute__`` of an analysed class gives for a name that no slot has; ``None`` without one."""
     getter = find_getter(vm, definition)
-    return vm.call(bound(vm, owner, *getter, node), [Const(name)], {}, node) if getter is not None else None
+    if getter is None:
+        return None
+    instead = vm.renamed.get((definition, name))
+    if instead is not None and (not vm.recording or getter[0] in vm.checking):
+        return plain_attribute(vm, owner, instead, node)
+    value = vm.call(bound(vm, owner, *getter, node), [Const(name)], {}, node)
+    if names_only(getter[0]) and vm.asked and plain_attribute(vm, owner, vm.asked, node) == value:
+        vm.renamed[definition, name] = vm.asked
+        if vm.recording:
+            vm.checking.add(getter[0])
+    return value
 
 
 def find_getter(vm: Interpreter, definition: ClassDef, after: ClassDef | None = None) -> tuple[object, ClassDef] | None:
@@ -321,30 +331,44 @@ def find_getter(vm: Interpreter, definition: ClassDef, after: ClassDef | None = 
     return found
 
 
+def names_only(getter: object) -> bool:
+    """Whether a ``__getattribute__`` gives what the next class gives for a name, that one or another, or raises."""
+    return naming(getter) is not None
+
+
 def passes_on(getter: object) -> bool:
-    """Whether a ``__getattribute__`` gives what the next class gives for the very same name, or raises."""
+    """Whether it gives what the next class gives for the very same name, or raises."""
+    return naming(getter) is True
+
+
+def naming(getter: object) -> bool | None:
+    """What ``gives_names`` says of a method."""
     if not isinstance(getter, FunctionDef):
-        return False
-    known = getter.module.passing
+        return None
+    known = getter.module.naming
     if getter not in known:
-        known[getter] = gives_the_same(getter.node)
+        known[getter] = gives_names(getter.node)
     return known[getter]
 
 
-def gives_the_same(node: FunctionNode) -> bool:
-    """Whether every way out of ``(self, name)`` is ``super().__getattribute__(name)``."""
+def gives_names(node: FunctionNode) -> bool | None:
+    """Whether every way out of ``(self, name)`` is ``super().__getattribute__(name)``, with the same name; ``None``
+    where it is something else.
+    """
     if len(node.args.args) != 2 or not isinstance(node.body[-1], ast.Return):
-        return False
-    name = node.args.args[1].arg
+        return None
+    owner, name = (argument.arg for argument in node.args.args)
+    asked = (f"super().__getattribute__({name})", f"object.__getattribute__({owner}, {name})")
     inner = list(ast.walk(node))
-    kept = not any(isinstance(n, ast.Name) and n.id == name and not isinstance(n.ctx, ast.Load) for n in inner)
-    asked = (f"super().__getattribute__({name})", f"object.__getattribute__({node.args.args[0].arg}, {name})")
     returned = [n.value for n in inner if isinstance(n, ast.Return)]
-    return kept and all(value is not None and ast.unparse(value) in asked for value in returned)
+    if any(value is None or ast.unparse(value) not in asked for value in returned):
+        return None
+    return not any(isinstance(n, ast.Name) and n.id == name and not isinstance(n.ctx, ast.Load) for n in inner)
 
 
 def plain_attribute(vm: Interpreter, owner: Ref, name: str, node: ast.AST) -> Value:
     """``object.__getattribute__(owner, name)``: a slot or what the class has, else ``ABSENT`` where that is sure."""
+    vm.asked = name
     found = vm.heap[owner]
     value = read_slot(vm, owner, name)
     if value is not None or not isinstance(found.cls, ClassDef):

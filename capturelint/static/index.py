@@ -104,8 +104,8 @@ class Module:
         self.globals: dict[str, object] = {}
         self.decorating: dict[FunctionDef, bool] = {}
         """Whether a function gives back what it decorates, as far as somebody asked."""
-        self.passing: dict[FunctionDef, bool] = {}
-        """Whether a ``__getattribute__`` passes every name on, as far as somebody asked."""
+        self.naming: dict[FunctionDef, bool | None] = {}
+        """What ``attributes.gives_names`` says of a ``__getattribute__``, as far as somebody asked."""
         self.settled: dict[ast.If, bool | None] = {}
         """What conditions say after a warm-up, as far as somebody asked."""
         self.mentioning: dict[str, list[FunctionDef]] = {}

@@ -171,7 +171,11 @@ class Interpreter:
         self.members: dict[ClassDef, tuple[object, dict[object, tuple[object, ClassDef] | None]]] = {}
         """What ``attributes.find_method`` found, by class: its bases in their order, and what they give a name."""
         self.checking: set[object] = set()
-        """The ``__getattribute__`` methods that only check and whose events the running step has."""
+        """The ``__getattribute__`` methods that only name and whose events the running step has."""
+        self.renamed: dict[tuple[ClassDef, str], str] = {}
+        """The name that such a method of a class took instead of one that an object has not."""
+        self.asked = ""
+        """The name that such a method asked for last."""
         self.instances: dict[object, Value] = {}
         self.remembered: dict[object, Value] = {}
         """What functions that keep their answers gave, by function and arguments."""
@@ -1343,6 +1347,8 @@ class Interpreter:
         # Which of several functions is called is a condition nobody knows.
         callees = {option.function if isinstance(option, Method) else option for option in chosen}
         variants = sum(isinstance(callee, (Function, Lambda, Class)) for callee in callees)
+        if variants > 2 and (self.hidden or self.deep()) and not any(isinstance(callee, Class) for callee in callees):
+            return calls.call_one(self, chosen[0], args, kwargs, node, extra, scope)  # nothing there is shown
         self.doubt += variants > 1
         self.tables += variants > 2
         try:
