@@ -253,7 +253,8 @@ def judge(session: Session, bucket: int, reference: Reference, captured: Capture
             said = f"draws other numbers than eager from step {step} on, {SAME_DISTRIBUTION}"
             return Judged(replace(result, verdict=Verdict.OK, probes=(said,)), captured, reference, is_exact=False)
         message += "; its random numbers are of another distribution too"
-    observations = tuple(found) or (Observation(ObservationKind.VALUES_DIFFER, message, step=step),)
+    unseen = f"{message}; the calls of a later eager step have the numbers, shapes and homes of the capture's"
+    observations = tuple(found) or (Observation(ObservationKind.VALUES_DIFFER, unseen, step=step),)
     return Judged(replace(result, message=message, observations=observations), captured, reference)
 
 

@@ -129,6 +129,7 @@ class DrivenRun(Watch):  # type: ignore[no-untyped-call]
         self.copies = Copies()
         self.stale: list[Behind] = []
         self.varied: list[Observation] = []
+        self.raised = ""
 
     @property
     def all_captures(self) -> list[Taken]:
@@ -289,15 +290,15 @@ class DrivenRun(Watch):  # type: ignore[no-untyped-call]
         return self.differences(taken, later, self.log.stores)
 
     def compare_given(self, taken: Taken, changed: list[Change]) -> list[Observation]:
-        """What the captured function does otherwise with the numbers that the functions around it are given by now."""
+        """What the captured function does otherwise with what the functions around it hold by now."""
         taken_up = [each for each in changed if any(invocation.takes(each) for invocation in taken.invocations)]
         later = self.eager_step(taken, len(self.epochs), Recorder(self.project), taken_up) if taken_up else None
         if later is None:
             return []
-        said = "; ".join(f"`{each.function}` got {each.old} for `{each.name}`, and now {each.new}" for each in taken_up)
+        said = "; ".join(each.words for each in taken_up)
         kinds = {ObservationKind.CALL_CHANGED: ObservationKind.BRANCH_CHANGED}
         return [
-            replace(each, text=f"{each.text}; {said}", kind=kinds.get(each.kind, each.kind))
+            replace(each, text=f"{each.text}; {said}", kind=kinds.get(each.kind, each.kind), sure=False)
             for each in frozen(taken.trace, later)
         ]
 

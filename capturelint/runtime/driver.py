@@ -16,7 +16,7 @@ import torch
 from capturelint.errors import TargetError
 from capturelint.runtime.channel import Channel
 from capturelint.runtime.compare import compare, tolerance
-from capturelint.runtime.driver_causes import causes, freed, refused_calls, watched_run
+from capturelint.runtime.driver_causes import causes, freed, looked_for, refused_calls, watched_run
 from capturelint.runtime.eager import DEVICE
 from capturelint.runtime.forks import Forks
 from capturelint.runtime.launches import Launches
@@ -144,10 +144,19 @@ def traced(driver: Callable[[str], object], project: Project) -> BucketResult:
 def explained(result: BucketResult, driver: Callable[[str], object], project: Project) -> BucketResult:
     """A wrong result with its causes; as it is where none is seen, or where looking for them fails."""
     try:
-        found = causes(watched_run(driver, project), driver, project)
+        run = watched_run(driver, project)
+        found = causes(run, driver, project)
+        reason = looked_for(run)
     except Exception as error:  # noqa: BLE001 - the target's code runs again here and may raise anything
-        found = [Observation(ObservationKind.VALUES_DIFFER, f"looking for the cause failed: {error}")]
-    return replace(result, observations=tuple(found) or result.observations)
+        found, reason = [], f"looking for the cause failed: {first_line(error)}"
+    if found:
+        return replace(result, observations=tuple(found))
+    return replace(
+        result,
+        observations=tuple(
+            seen if seen.spots else replace(seen, text=f"{seen.text}; {reason}") for seen in result.observations
+        ),
+    )
 
 
 def reference(plan: Plan, path: Path):  # type: ignore[no-untyped-def]  # noqa: ANN201

@@ -27,7 +27,7 @@ from capturelint.runtime.patched import patched
 from capturelint.runtime.project import Project
 from capturelint.runtime.syntax import parsed
 from capturelint.runtime.trace import Argument, Call
-from capturelint.runtime.witness import AFTERMATH, REFUSALS, aftermath
+from capturelint.runtime.witness import AFTERMATH, REFUSALS, aftermath, first_line
 from capturelint.vocabulary import ObservationKind
 
 FOLLOWING = (ObservationKind.SHAPE_CHANGED, ObservationKind.TENSOR_CHANGED)
@@ -39,10 +39,24 @@ Driver = Callable[[str], object]
 def watched_run(driver: Driver, project: Project) -> DrivenRun:
     """The driver once more, under the recorders; whatever it raises, they have seen what came before."""
     run = DrivenRun(project, differences)
-    with contextlib.suppress(*ERRORS), run.watching(), run.log.recording(), run:
-        driver(DEVICE)
-        torch.cuda.synchronize()
+    try:
+        with run.watching(), run.log.recording(), run:
+            driver(DEVICE)
+            torch.cuda.synchronize()
+    except ERRORS as error:
+        run.raised = f"{type(error).__name__}: {first_line(error)}"
     return run
+
+
+def looked_for(run: DrivenRun) -> str:
+    """Why the recorders tell no cause, as far as that is known."""
+    if run.raised:
+        return f"under the recorders the driver raises {run.raised}"
+    if not run.epochs:
+        return "the recorders see no replay of a graph"
+    if not any(taken.invocations for taken in run.captures):
+        return "the capture is of no function that could be called again"
+    return "the captured function, called again at each replay, does what it did, and nothing watched around it moved"
 
 
 def refused_calls(run: DrivenRun) -> tuple[Observation, ...]:

@@ -1,30 +1,40 @@
-"""Calls of the target's functions that can be made again, with the numbers of the capture or with those of now.
+"""Calls of the target's functions that can be made again, with the arguments of the capture or with those of now.
 
-A graph keeps the numbers that its functions were called with. Whether the driver means others by now shows in the
-functions around the capture that are running again at a replay: what they are given may have changed.
+A graph keeps the numbers, texts and options that its functions were called with. Whether the driver means others by now
+shows in the functions around the capture that are running again at a replay: what they hold may have changed. That a
+number of the call is theirs is guessed from its value, so what follows is likely and not proven.
 """
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, TypeAlias
 
-Number: TypeAlias = bool | int | float
-Given: TypeAlias = Mapping[tuple[types.CodeType, str], Number]
-"""The host numbers that functions were given, by function and parameter."""
+import torch
+
+Given: TypeAlias = Mapping[tuple[types.CodeType, str], object]
+"""What running functions hold, by function and name; tensors are none of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A number that ``function`` was given at capture, and the one that it is given now."""
+    """What ``function`` held at capture, and what it holds now under that name."""
 
     function: str
     name: str
-    old: Number
-    new: Number
+    old: object
+    new: object
+
+    @property
+    def words(self) -> str:
+        """```mode` of `run` was 'greedy', and is 'sample'``."""
+        if isinstance(self.old, PLAIN):
+            return f"`{self.name}` of `{self.function}` was {self.old!r}, and is {self.new!r}"
+        return f"`{self.name}` of `{self.function}` is another {type(self.new).__name__}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +46,7 @@ class Invocation:
     values: Mapping[str, object]
 
     def again(self, changes: Sequence[Change] = ()) -> None:
-        """Call the function with the arguments that it had, but for numbers that have changed."""
+        """Call the function with the arguments that it had, but for those that have changed."""
         cells = tuple(types.CellType(changed(self.values.get(name), changes)) for name in self.code.co_freevars)
         function = types.FunctionType(self.code, self.scope, self.code.co_name, None, cells)
         names = self.code.co_varnames
@@ -54,19 +64,27 @@ class Invocation:
         function(*positional, **by_name)
 
     def takes(self, change: Change) -> bool:
-        """Whether the function was called with the number that has changed, or closes over it."""
+        """Whether the function was called with what has changed, or closes over it."""
         names = (*parameters(self.code), *self.code.co_freevars)
-        return any(is_same(value, change.old) for _, value in numbers(names, self.values))
+        return any(is_same(value, change.old) for _, value in values_of(names, self.values))
+
+
+PLAIN = (bool, int, float, str)
 
 
 def changed(value: object, changes: Sequence[Change]) -> object:
-    """The number of now for one of the capture; any other value as it is."""
+    """What is held now for what was at capture, in what is bound to a function too; any other value as it is."""
+    if isinstance(value, functools.partial):
+        bound = {name: changed(each, changes) for name, each in value.keywords.items()}
+        return functools.partial(value.func, *(changed(each, changes) for each in value.args), **bound)
     return next((change.new for change in changes if is_same(value, change.old)), value)
 
 
-def is_same(value: object, number: Number) -> bool:
-    """Whether a value is that number, of that kind."""
-    return type(value) is type(number) and value == number
+def is_same(value: object, other: object) -> bool:
+    """Whether two values are one object, or the same number or text."""
+    if isinstance(other, PLAIN):
+        return type(value) is type(other) and value == other
+    return value is other
 
 
 def parameters(code: types.CodeType) -> tuple[str, ...]:
@@ -75,31 +93,40 @@ def parameters(code: types.CodeType) -> tuple[str, ...]:
     return code.co_varnames[:count]
 
 
-def numbers(names: Sequence[str], values: Mapping[str, object]) -> Iterator[tuple[str, Number]]:
-    """The host numbers under ``names``, those in tuples and dictionaries too."""
+def values_of(names: Sequence[str], values: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """The host values under ``names``, those in tuples, dictionaries and bound arguments too."""
     for name in names:
         match values.get(name):
-            case bool() | int() | float() as number:
-                yield name, number
+            case None | torch.Tensor():
+                continue
             case tuple() as rest:
-                yield from ((f"{name}[{at}]", each) for at, each in enumerate(rest) if isinstance(each, (int, float)))
+                yield from values_of([f"{name}[{at}]" for at in range(len(rest))], dict(indexed(name, rest)))
+            case functools.partial() as bound:
+                yield from values_of(tuple(bound.keywords), bound.keywords)
             case dict() as extra:
-                yield from ((f"{key}", each) for key, each in extra.items() if isinstance(each, (int, float)))
+                yield from ((str(key), each) for key, each in extra.items() if isinstance(each, PLAIN))
+            case value:
+                yield name, value
+
+
+def indexed(name: str, values: Sequence[object]) -> Iterator[tuple[str, object]]:
+    """``args[0]`` and so on."""
+    return ((f"{name}[{at}]", value) for at, value in enumerate(values))
 
 
 def given(frames: Sequence[FrameType]) -> Given:
-    """The numbers that running functions were given."""
+    """What running functions hold under the names of their parameters and of what they assign."""
     return {
-        (frame.f_code, name): number
+        (frame.f_code, name): value
         for frame in frames
-        for name, number in numbers(parameters(frame.f_code), frame.f_locals)
+        for name, value in values_of(frame.f_code.co_varnames, frame.f_locals)
     }
 
 
 def changes(before: Given, now: Given) -> list[Change]:
-    """What the functions that run again are given now and were not at capture."""
+    """What the functions that run again hold now and did not at capture."""
     return [
-        Change(code.co_name, name, before[code, name], number)
-        for (code, name), number in now.items()
-        if (code, name) in before and before[code, name] != number
+        Change(code.co_name, name, before[code, name], value)
+        for (code, name), value in now.items()
+        if (code, name) in before and not is_same(value, before[code, name])
     ]
