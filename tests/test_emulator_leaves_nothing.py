@@ -16,7 +16,7 @@ from capturelint.runtime.worker import device_context
 def names():
     """Every attribute that the context may touch."""
     owners = [torch, torch.cuda, torch.Tensor, torch.UntypedStorage, threading.Thread, torch._C]
-    owners += [module for name, module in sys.modules.items() if name.startswith("torch.cuda.")]
+    owners += [module for name, module in sys.modules.items() if name.startswith(("torch.cuda.", "torch._library."))]
     return {(str(owner), name): value for owner in owners for name, value in vars(owner).items()}
 
 

@@ -65,7 +65,7 @@ class EmulatedDevice(TorchDispatchMode):
                 recording = None
             elif (
                 not (operation.is_random and operation.draws(args, kwargs))
-                and (kept := recording.keep_all(args, kwargs)) is not None
+                and (kept := recording.pointers.keep_all(args, kwargs)) is not None
             ):
                 if operation.is_examined or recording.refused is not None:
                     recording.admit(operation, args, kwargs)

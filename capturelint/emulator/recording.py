@@ -30,6 +30,7 @@ from capturelint.emulator.memory import (
     tensors_in,
     untyped_storage,
 )
+from capturelint.emulator.pointers import COMPOUND, Pointers
 from capturelint.emulator.pool import give_back, outgrown
 from capturelint.emulator.refusal import (
     CAPTURING,
@@ -43,7 +44,7 @@ from capturelint.emulator.refusal import (
     refusing_row,
 )
 from capturelint.emulator.replay import RecordedCall, replay, undispatched
-from capturelint.emulator.spots import Note, Place, Settler, Spot, tensor_at
+from capturelint.emulator.spots import Note, Place, Settler, Spot
 from capturelint.emulator.undo import Before
 from capturelint.vocabulary import Effect, ObservationKind
 
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
 
 NOTHING: frozenset[int] = frozenset()
 Tensor = torch.Tensor
-COMPOUND = (Tensor, list, tuple, dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,17 +77,14 @@ class Recording:
         self.pool = pool
         self.owner = Owner()
         self.origin = stream
-        self.pools = {pool}
         self.streams = {stream}
         self.registered = registered
         self.notes: list[Note] = []
         self.unclaimed: list[tuple[Note, frozenset[int]]] = []
         self.calls: list[RecordedCall] | None = None
-        self.held: dict[int, Entry] = {}
-        self.aliased: list[Entry] = []
         self.settler = Settler()
-        self.froze_values = False
         self.before = Before(self.owner)
+        self.pointers = Pointers(machine.ledger, pool, self.owner)
         self.undefined: list[tuple[Lease, torch.dtype | None]] = []
         self.undefined_elsewhere: list[torch.Tensor] = []
         self.states: dict[int, tuple[DeviceGenerator, torch.Tensor]] = {}
@@ -152,41 +149,6 @@ class Recording:
             return tensors[0], Memory.PINNED if call.value("non_blocking") else Memory.HOST
         return tensors[0], Memory.DEVICE
 
-    def keep_all(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]] | None:
-        """What the graph keeps of a call's arguments, if all tensors among them are plain ones on the device."""
-        first = args[0] if args else None
-        if isinstance(first, (list, tuple)):
-            first = first[0] if first else None
-        if not isinstance(first, Tensor) or (kept_args := self.keep(args)) is None:
-            return None
-        if not kwargs:
-            return kept_args, kwargs
-        if "device" in kwargs or "pin_memory" in kwargs or (kept_values := self.keep(kwargs.values())) is None:
-            return None
-        return kept_args, dict(zip(kwargs, kept_values, strict=True))
-
-    def keep(self, values: Iterable[Any]) -> list[Any] | None:
-        """``keep_all`` of some values."""
-        kept: list[Any] = []
-        for value in values:
-            if isinstance(value, Tensor):
-                try:
-                    storage = untyped_storage(value)
-                except NotImplementedError:  # sparse
-                    return None
-                if storage._capturelint_memory is not ON_DEVICE or (spot := self.spot(value, storage)) is None:  # type: ignore[attr-defined]
-                    return None
-                kept.append(spot)
-            elif isinstance(value, (list, tuple)):
-                # Numbers are the common case, and a list of them holds nothing else.
-                inner = value if value and isinstance(value[0], int) else self.keep(value)
-                if inner is None:
-                    return None
-                kept.append(inner)
-            else:
-                kept.append(value)
-        return kept
-
     def run(
         self,
         operation: Operation,
@@ -206,8 +168,8 @@ class Recording:
         written = operation.written(args, kwargs) if writes else ()
         for tensor in written:
             self.before.keep(tensor, operation, args)
-        self.froze_values = False
-        kept_args, kept_kwargs = kept or self.freeze_all(args, kwargs)
+        self.pointers.froze_values = False
+        kept_args, kept_kwargs = kept or self.pointers.freeze_all(args, kwargs)
         draws = operation.is_random and operation.draws(args, kwargs)
         try:
             result = self.draw(operation, args, kwargs) if draws else kernel.function(*args, **kwargs)
@@ -216,11 +178,11 @@ class Recording:
         if written and (grown := [tensor for tensor in written if outgrown(tensor)]):
             for tensor in grown:
                 self.regrow(tensor, stream)
-            kept_args, kept_kwargs = self.freeze_all(args, kwargs)
+            kept_args, kept_kwargs = self.pointers.freeze_all(args, kwargs)
         fresh: Sequence[tuple[int, Place]] = ()
         if not (writes and args and result is args[0]):
             passed: frozenset[int] = NOTHING
-            if self.froze_values or writes:
+            if self.pointers.froze_values or writes:
                 passed = addresses_in((*args, *kwargs.values()))
             if isinstance(result, Tensor):
                 alias = self.adopt_one(result, memory, stream, passed, operation.allocates_undefined)
@@ -240,7 +202,7 @@ class Recording:
     def regrow(self, tensor: torch.Tensor, stream: EmulatedStream) -> None:
         """A call has made a tensor larger than its block: it gets another one, with what was in the first."""
         storage = untyped_storage(tensor)
-        self.pools.add(storage._capturelint_pool)  # type: ignore[attr-defined]
+        self.pointers.pools.add(storage._capturelint_pool)  # type: ignore[attr-defined]
         old, new = give_back(storage), self.pool.lend(storage, stream, self.owner)
         places = [Spot((lease, torch.uint8, torch.Size((old.nbytes,)), (1,), 0)) for lease in (new, old)]
         copy = self.machine.operations.read(torch.ops.aten.copy_.default).kernel
@@ -259,7 +221,7 @@ class Recording:
         for position, tensor in enumerate(tensors_in(result)):
             alias = self.adopt_one(tensor, memory, stream, passed, zeroed)
             if alias is None and (address := address_in(tensor)) and address in map(address_in, adopted):
-                alias = self.point_at(tensor)
+                alias = self.pointers.point_at(tensor)
             if alias is not None:
                 found.append((position, alias))
                 adopted.append(tensor)
@@ -304,83 +266,6 @@ class Recording:
         for note in reversed(taken):
             self.notes.append(note)
             self.undefined_elsewhere += [place for _, place in note[3] if isinstance(place, Tensor)]
-
-    def freeze_all(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """A call's arguments as the graph keeps them, whatever they are."""
-        frozen = [self.freeze(value) if isinstance(value, COMPOUND) else value for value in args]
-        if not kwargs:
-            return frozen, kwargs
-        return frozen, {
-            name: self.freeze(value) if isinstance(value, COMPOUND) else value for name, value in kwargs.items()
-        }
-
-    def freeze(self, value: Any) -> Any:
-        """``value`` with its tensors replaced by the graph's own: what becomes of the objects does not matter."""
-        if isinstance(value, torch.Tensor):
-            return self.point_at(value)
-        if isinstance(value, (list, tuple)):
-            for item in value:
-                if isinstance(item, (torch.Tensor, list, tuple)):
-                    return type(value)([self.freeze(item) for item in value])
-        elif isinstance(value, dict):
-            return {key: self.freeze(item) for key, item in value.items()}
-        return value
-
-    def point_at(self, tensor: torch.Tensor) -> Place:
-        """Where the same memory is seen by a tensor that does not count as the program's."""
-        try:
-            storage = untyped_storage(tensor)
-        except NotImplementedError:  # sparse
-            return tensor
-        if storage._capturelint_memory is ON_HOST:  # type: ignore[attr-defined]
-            return self.frozen(tensor)
-        return self.spot(tensor, storage) or self.alias(tensor, storage)
-
-    def spot(self, tensor: torch.Tensor, storage: torch.UntypedStorage) -> Spot | None:
-        """Where ``tensor`` lies; None if it is more than a type and a place, or this capture's outside its pool."""
-        if tensor.is_nested or tensor.is_neg() or tensor.is_conj():
-            return None
-        lease: Lease | None = storage._capturelint_lease  # type: ignore[attr-defined]
-        home: Lease | Entry
-        if lease is not None:
-            home = lease
-            if lease.owner is not self.owner:
-                self.pools.add(storage._capturelint_pool)  # type: ignore[attr-defined]
-        elif storage._capturelint_owner is self.owner:  # type: ignore[attr-defined]
-            return None
-        else:
-            home = self.held.get(storage._cdata) or self.hold(tensor, storage)
-        return Spot((home, tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset()))
-
-    def hold(self, tensor: torch.Tensor, storage: torch.UntypedStorage) -> Entry:
-        """Point at memory from before the capture."""
-        entry = self.held[storage._cdata] = self.machine.ledger.entry(tensor, storage)
-        return entry
-
-    def alias(self, tensor: torch.Tensor, storage: torch.UntypedStorage) -> torch.Tensor:
-        """The graph's own for a tensor without a spot: nested, conjugated, negated, or outside the pool."""
-        if storage._capturelint_owner is self.owner:  # type: ignore[attr-defined]
-            return tensor.detach()
-        lease: Lease | None = storage._capturelint_lease  # type: ignore[attr-defined]
-        if lease is not None and not tensor.is_nested:
-            storage._capturelint_pool.catch_up()  # type: ignore[attr-defined]
-            self.pools.add(storage._capturelint_pool)  # type: ignore[attr-defined]
-            spot = Spot((lease, tensor.dtype, tensor.size(), tensor.stride(), tensor.storage_offset()))
-            self.settler.leases[id(lease)] = lease
-            made = tensor_at(spot.located())
-        else:
-            entry = self.held.get(storage._cdata) or self.hold(tensor, storage)
-            entry.num_held += 1
-            self.aliased.append(entry)
-            return tensor.detach()
-        if tensor.is_conj():
-            made = made.conj()
-        return torch._neg_view(made) if tensor.is_neg() else made
-
-    def frozen(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A host scalar becomes a launch argument: its value is frozen, not its address."""
-        self.froze_values = True
-        return tensor.detach().clone()
 
     def draw(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a random call on copies of the generators' states."""
@@ -438,11 +323,11 @@ class Recording:
 
     def dead_inputs(self) -> set[Entry]:
         """Memory from before the capture that the user has freed."""
-        return {entry for entry in self.held.values() if entry.is_free()}
+        return {entry for entry in self.pointers.held.values() if entry.is_free()}
 
     def replay(self) -> None:
         """Run the calls again, on memory that holds what the program sees."""
-        for pool in self.pools:
+        for pool in self.pointers.pools:
             pool.catch_up()
         if self.calls is None:
             self.settle()
@@ -458,26 +343,25 @@ class Recording:
         with undispatched():
             self.calls = [self.settler.call(note) for note in self.notes]
         self.notes.clear()
-        self.spans = merged((lease.address, lease.address + lease.nbytes) for lease in self.settler.leases.values())
+        leases = (self.settler.leases | self.pointers.leases).values()
+        self.spans = merged((lease.address, lease.address + lease.nbytes) for lease in leases)
         self.settler.leases.clear()
 
     def seen_by_program(self) -> list[Lease]:
         """Memory of pools that a replay touches and the program holds; worked out anew where a pool has changed."""
-        followed = sum(pool.num_followed for pool in self.pools)
+        followed = sum(pool.num_followed for pool in self.pointers.pools)
         if followed != self.followed:
             self.followed = followed
-            self.seen = [lease for pool in self.pools for lease in pool.leases_within(self.spans)]
+            self.seen = [lease for pool in self.pointers.pools for lease in pool.leases_within(self.spans)]
         return self.seen
 
     def release(self) -> None:
         """Drop what the recording holds."""
-        for entry in (*self.aliased, *self.settler.entries()):
+        for entry in self.settler.entries():
             entry.num_held -= 1
-        self.aliased.clear()
         self.settler.clear()
         self.seen.clear()
-        self.machine.ledger.release(self.held.values())
-        self.held.clear()
+        self.pointers.release()
         self.notes.clear()
         self.calls = []
         self.unclaimed.clear()
