@@ -434,7 +434,24 @@ class Interpreter:
             left = self.num_exits() > leaving  # a side that only raises records nothing else
             if left or self.step.work > work or self.tensors_differ(arrived):
                 self.report_varying(value, node.test, "branch")
-        return self.merge(scope, arrived)
+        alive = self.merge(scope, arrived)
+        if truth is Truth.HOST and len(arrived) == 2:
+            self.link(node.test, scope, arrived)
+        return alive
+
+    def link(self, test: ast.expr, scope: Scope, arrived: list[State]) -> None:
+        """Remember what names hold on each side of ``x is None``, for whoever asks the same again."""
+        match test:
+            case ast.Compare(left=ast.Name(id=asked), ops=[op], comparators=[ast.Constant(value=None)]):
+                none, given = arrived if isinstance(op, ast.Is) else reversed(arrived)
+            case _:
+                return
+        links = {
+            name: (asked, joined, none.names[name], given.names[name])
+            for name, joined in scope.names.items()
+            if type(joined) is Union and name != asked and name in none.names and name in given.names
+        }
+        scope.links = {**scope.links, **links} if links else scope.links
 
     def settled(self, node: ast.If, rest: list[ast.stmt]) -> bool | None:
         """What a condition asks that warm-up has settled: the same for every analysis of the module."""
@@ -653,6 +670,8 @@ class Interpreter:
 
     def bind(self, name: str, value: Value, scope: Scope, node: ast.AST) -> None:
         """Bind a local, nonlocal or global name."""
+        if scope.links:
+            scope.links = {kept: link for kept, link in scope.links.items() if name not in (kept, link[0])}
         if scope.tests:
             scope.tests = {kept: test for kept, test in scope.tests.items() if kept != name and name not in test[1]}
         if self.driver is not None:
@@ -1426,6 +1445,10 @@ class Interpreter:
                     self.narrow(value, scope, False)
             case ast.Compare(left=left, ops=[ast.Is() | ast.IsNot() as op], comparators=[ast.Constant(value=None)]):
                 keep_none = isinstance(op, ast.Is) is outcome
+                subject = left.id if isinstance(left, ast.Name) else ""
+                for name, (asked, joined, none, given) in scope.links.items():
+                    if asked == subject and scope.names.get(name) is joined:
+                        scope.names[name] = none if keep_none else given
                 self.keep(left, scope, lambda option: is_none(option) is keep_none)
             case ast.Call(func=ast.Name(id="isinstance"), args=[subject, wanted]):
                 kind = self.eval(wanted, scope)

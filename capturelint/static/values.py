@@ -378,7 +378,7 @@ Test: TypeAlias = tuple[ast.expr, frozenset[str]]
 class Scope:
     """The names of one function call, and the scope that encloses it. Mutable: closures see later assignments."""
 
-    __slots__ = ("carried", "globals", "module", "names", "nonlocals", "owner", "parent", "tests", "this")
+    __slots__ = ("carried", "globals", "links", "module", "names", "nonlocals", "owner", "parent", "tests", "this")
 
     def __init__(self, module: Module, parent: Scope | None = None) -> None:
         self.module = module
@@ -386,6 +386,8 @@ class Scope:
         self.names: dict[str, Value] = {}
         self.carried: frozenset[str] = frozenset()
         """Names of what was taken out of a cache."""
+        self.links: dict[str, tuple[str, Value, Value, Value]] = {}
+        """By name: the name that was asked for ``None``, what the first holds since, and where that was so and not."""
         self.tests: dict[str, Test] = {}
         """The conditions whose answers names hold, as long as nothing that they ask of has another name."""
         self.globals: set[str] = set()
