@@ -10,15 +10,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from typing import TYPE_CHECKING, TypeGuard
 
 from capturelint.static.buckets import Buckets
 from capturelint.static.events import Site
 from capturelint.static.homes import Step, fresh_tensors, numbers_differ, tensors_of
+from capturelint.static.host_blocks import HostBlocks
 from capturelint.static.index import FunctionDef
 from capturelint.static.kept_arguments import KeptArguments
-from capturelint.static.outputs import ANY, Outputs
+from capturelint.static.outputs import ANY, Outputs, as_output, torch_tensors, without_names
 from capturelint.static.records import replace
 from capturelint.static.state import Call, at_work
 from capturelint.static.step_end import finish_step
@@ -117,9 +117,7 @@ class Driver:
         """Replays before the running call, or round of a loop, began."""
         self.origins: dict[int, set[int]] = {}
         """What tensors were computed from, outside the recording, with all that came before."""
-        self.in_flight: set[int] = set()
-        self.fetched: dict[int, object] = {}
-        """Host blocks that the device fills, by tensor, and the function that asked for it."""
+        self.blocks = HostBlocks()
         self.mapping: ast.AST | None = None
         """The last ``map`` whose function replayed a graph."""
         self.registered: set[int] = set()
@@ -380,27 +378,6 @@ class Driver:
             inside = {found.oid for _, found in vm.heap.reach(owner) if isinstance(found, Ref)}
             self.dirty = {home: site for home, site in self.dirty.items() if home.owner not in inside}
 
-    def on_staged(self, vm: Interpreter, source: Tensor) -> None:
-        """A copy from pinned memory is under way until somebody waits."""
-        if not vm.recording and source.ident:
-            self.in_flight.add(source.ident)
-
-    def on_wait(self) -> None:
-        """The host waits for the device: no copy is under way."""
-        self.in_flight.clear()
-        self.fetched.clear()
-
-    def on_fetched(self, vm: Interpreter, target: Tensor) -> None:
-        """The device copies into a pinned block, and nobody has waited for it."""
-        if not vm.recording and target.ident:
-            self.fetched[target.ident] = vm.stack[-1].definition
-
-    def on_host_read(self, vm: Interpreter, tensor: Tensor, node: ast.AST) -> None:
-        """The host looks at a block: in the function that asked for it to be filled, and without a wait?"""
-        definition = self.fetched.get(tensor.ident)
-        if isinstance(definition, FunctionDef) and definition is vm.stack[-1].definition and not waits(definition):
-            vm.emit(EventKind.STAGING, node, "unread", Confidence.LIKELY, phase=Phase.RECORDED)
-
     def on_mutate(self, vm: Interpreter, target: Tensor, source: Value | None, node: ast.AST) -> None:
         """An in-place write outside the recording: static inputs are filled, state is advanced or reset."""
         if target.negative:
@@ -433,7 +410,7 @@ class Driver:
 
     def overwrite(self, vm: Interpreter, target: Tensor, node: ast.AST) -> None:
         """A tensor is filled after the capture: a copy of it in the graph is not, a copy from it may be under way."""
-        if target.ident in self.in_flight and not target.view and self.replays:
+        if target.ident in self.blocks.in_flight and not target.view and self.replays:
             vm.emit(EventKind.STAGING, node, "rewritten", Confidence.LIKELY, phase=Phase.RECORDED)
         self.pending = [found for found in self.pending if not found.copy or found.copy != target.ident]
         for copy in self.idents:
@@ -535,45 +512,6 @@ def lengthens(node: ast.Assign) -> bool:
     sideways = name in ("cat", "concat", "concatenate") and any(ast.unparse(dim) != "0" for dim in dims)
     parts = {ast.unparse(part) for part in call.args[0].elts}
     return (sideways or name == "hstack") and ast.unparse(node.targets[0]) in parts
-
-
-def torch_tensors(value: Value) -> Iterator[Tensor]:
-    """The tensors in one slot, none of other objects."""
-    for option in options(value):
-        if isinstance(option, Tensor):
-            yield option
-        elif isinstance(option, Sequence):
-            for item in option.items if option.items is not None else (option.element,):
-                yield from torch_tensors(item)
-
-
-def without_names(value: Value) -> Value:
-    """A value whose being kept has been said: later uses say no more."""
-    match value:
-        case Tensor():
-            return replace(value, kept=None)
-        case Sequence(items=items) if items is not None:
-            return replace(value, items=tuple(map(without_names, items)))
-        case _:
-            return value
-
-
-def as_output(value: Value) -> Value:
-    """The tensors of a value, as outputs of a graph."""
-    match value:
-        case Tensor():
-            return replace(value, output=True)
-        case Sequence(items=items) if items is not None:
-            return replace(value, items=tuple(map(as_output, items)))
-        case _:
-            return value
-
-
-@cache
-def waits(definition: FunctionDef) -> bool:
-    """Whether a function may wait for the device, by an object that nobody knows."""
-    names = ("synchronize", "query", "wait", "result")
-    return any(isinstance(node, ast.Attribute) and node.attr in names for node in ast.walk(definition.node))
 
 
 def is_method(calls: list[Call]) -> bool:

@@ -225,7 +225,7 @@ class Interpreter:
     ) -> None:
         """Note that something happened. Nothing is noted outside recorded code unless ``phase`` says so."""
         if self.driver is not None and kind is EventKind.SYNC:
-            self.driver.on_wait()
+            self.driver.blocks.on_wait()
         if self.muted or (phase or self.phase) is not (phase or Phase.RECORDED):
             return
         sure = min(sure, Confidence.LIKELY) if self.soft else sure
@@ -1388,7 +1388,7 @@ class Interpreter:
         answers = {self.truth_of(option) for option in options(value)}
         tensor = tensor_in(value)
         if self.driver is not None and tensor is not None and tensor.on_device:
-            self.driver.on_wait()
+            self.driver.blocks.on_wait()
         if tensor is not None and Truth.DEVICE in answers and tensor.sure is Confidence.POSSIBLE:
             return Truth.HOST  # one of many things that a table may hold
         if tensor is not None and tensor.argument and self.decoding and steady.has_many(node):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from capturelint.static.values import Home, Ref, Tensor, Value, options
+from capturelint.static.records import replace
+from capturelint.static.values import Home, Ref, Sequence, Tensor, Value, options
 
 ANY = 0
 """The number of a graph that nobody knows: it may be each of them."""
@@ -54,3 +55,35 @@ class Outputs:
 
 HOMELESS = Home(-2, None)
 """The home of what has none."""
+
+
+def torch_tensors(value: Value) -> Iterator[Tensor]:
+    """The tensors in one slot, none of other objects."""
+    for option in options(value):
+        if isinstance(option, Tensor):
+            yield option
+        elif isinstance(option, Sequence):
+            for item in option.items if option.items is not None else (option.element,):
+                yield from torch_tensors(item)
+
+
+def without_names(value: Value) -> Value:
+    """A value whose being kept has been said: later uses say no more."""
+    match value:
+        case Tensor():
+            return replace(value, kept=None)
+        case Sequence(items=items) if items is not None:
+            return replace(value, items=tuple(map(without_names, items)))
+        case _:
+            return value
+
+
+def as_output(value: Value) -> Value:
+    """The tensors of a value, as outputs of a graph."""
+    match value:
+        case Tensor():
+            return replace(value, output=True)
+        case Sequence(items=items) if items is not None:
+            return replace(value, items=tuple(map(as_output, items)))
+        case _:
+            return value

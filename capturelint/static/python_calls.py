@@ -158,7 +158,7 @@ def convert(vm: Interpreter, name: str, args: list[Value], node: ast.AST) -> Val
     tensor = tensor_in(args[0])
     if tensor is not None:
         if vm.driver is not None:
-            vm.driver.on_host_read(vm, tensor, node)
+            vm.driver.blocks.on_host_read(vm, tensor, node)
         if tensor.on_device:
             vm.emit(EventKind.SYNC, node, name, tensor.sure, name=name)
             return Number(Varies.PER_STEP, read=True)

@@ -289,7 +289,7 @@ def call(
         return transfers.pinned(vm, held, node)
     if name in ("item", "tolist", "numpy"):
         if vm.driver is not None and tensors:
-            vm.driver.on_host_read(vm, tensors[0], node)
+            vm.driver.blocks.on_host_read(vm, tensors[0], node)
         return results.read_value(vm, name, args, tensors)
     if "host" in sorts:
         return results.host_result(vm, name, args, tensors)

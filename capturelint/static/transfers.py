@@ -207,7 +207,7 @@ def move(vm: Interpreter, name: str, args: list[Value], kwargs: dict[str, Value]
             made = replace(moved, memory=Memory.PINNED, varies=Varies.PER_STEP, placed=True)
             made = replace(made, home=None, ident=vm.ident(), deps=frozenset())
             if vm.driver is not None:
-                vm.driver.on_fetched(vm, made)
+                vm.driver.blocks.on_fetched(vm, made)
             return made
         vm.emit(EventKind.SYNC, node, "to-cpu" if name != "cpu" else "cpu", tensor.sure, name=name)
         return replace(moved, home=None, ident=vm.ident(), deps=frozenset())
@@ -234,7 +234,7 @@ def pinned_source(vm: Interpreter, tensor: Tensor, node: ast.AST, non_blocking: 
     if non_blocking is not True:
         vm.emit(EventKind.UPLOAD, node, "pinned-blocking", tensor.sure)
     elif vm.driver is not None:
-        vm.driver.on_staged(vm, tensor)
+        vm.driver.blocks.on_staged(vm, tensor)
     if tensor.recorded and tensor.made is not None:
         vm.emit(EventKind.STAGING, tensor.made, "pinned-made-in-step", tensor.sure)
 
@@ -280,6 +280,6 @@ def copied_in(vm: Interpreter, target: Tensor, source: Tensor, kwargs: dict[str,
             upload(vm, source, node, "copy_")
     elif target.on_host and source.on_device and target.memory is Memory.PINNED and non_blocking is True:
         if vm.driver is not None:
-            vm.driver.on_fetched(vm, target)
+            vm.driver.blocks.on_fetched(vm, target)
     elif target.on_host and source.on_device:
         vm.emit(EventKind.SYNC, node, "copy-to-host", source.sure, name="copy_")
