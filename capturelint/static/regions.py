@@ -20,6 +20,7 @@ DECODE_NAME = re.compile(
     r"_?(forward_decode|decode_forward|decode_(one_)?(step|token)|decode_one|step_decode|single_token_decode|run_decode_step"
     r"|decode_next(_token)?|generate_one_token)(_\w+)?\Z"
 )
+GENERATING = frozenset(["generate", "generate_step", "prepare_inputs_for_generation"])
 CACHE_WORDS = frozenset(
     [
         "past_key_values",
@@ -391,19 +392,29 @@ def is_stub(function: FunctionDef) -> bool:
 
 
 def by_signature(module: Module) -> Iterator[Entry]:
-    """``forward`` of a module class that no other class builds and that handles a cache or a position."""
+    """``forward`` of a module class that no other class builds and that handles a cache or a position.
+
+    Where some of them generate tokens, only those take decode steps: a classifier over the same model handles a cache
+    because the model does.
+    """
     handling = [definition for definition in module.classes.values() if handles_cache(definition)]
     if not handling:
         return
     built = built_names({definition.name for definition in handling}, module)
     based = {name for definition in module.classes.values() for name in base_names(definition)}
-    for definition in handling:
-        if definition.name not in built and definition.name not in based:
-            forward = definition.methods["forward"]
-            yield Entry(
-                module.path, forward.node.lineno, forward.qualified_name, "handles a cache or a position",
-                EntryKind.FUNCTION, module, forward, capped=True,
-            )  # fmt: skip
+    outermost = [one for one in handling if one.name not in built and one.name not in based]
+    for definition in list(filter(generates, outermost)) or outermost:
+        forward = definition.methods["forward"]
+        yield Entry(
+            module.path, forward.node.lineno, forward.qualified_name, "handles a cache or a position",
+            EntryKind.FUNCTION, module, forward, capped=True,
+        )  # fmt: skip
+
+
+def generates(definition: ClassDef) -> bool:
+    """Whether a class has a method that generates, or a base that is named after that."""
+    own = GENERATING & definition.methods.keys()
+    return bool(own) or any("Generation" in name for name in base_names(definition))
 
 
 def built_names(names: set[str], module: Module) -> set[str]:
