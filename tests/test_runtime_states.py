@@ -1,12 +1,12 @@
 import functools
 import random
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from capturelint.runtime.homes import homes, numbers  # noqa: E402
+from capturelint.runtime.homes import global_slots, homes, lengths, numbers  # noqa: E402
 from capturelint.runtime.states import can_duplicate, duplicate, origin  # noqa: E402
 
 
@@ -33,6 +33,27 @@ def test_homes_are_named_as_the_code_reads_them():
         "state.layers[0][0]",
         "state.layers[0][1][0]",
     }
+
+
+class LazyDict(dict):
+    def items(self):
+        raise ImportError("what it would load cannot be imported")
+
+    __iter__ = values = keys = __len__ = items
+
+
+class LazyList(list):
+    def __iter__(self):
+        raise ImportError("what it would load cannot be imported")
+
+    __len__ = __iter__
+
+
+def test_looking_at_containers_runs_none_of_their_code():
+    module = ModuleType("settings")
+    module.lazy = LazyDict(a=torch.zeros(1), b=LazyList([torch.ones(1)]))
+    assert [slot.name for slot in global_slots([module], torch.Tensor)] == ["lazy['a']", "lazy['b'][0]"]
+    assert [slot.value for slot in lengths(SimpleNamespace(held=module.lazy))] == [2, 1]
 
 
 def test_homes_are_found_in_closures_partials_and_bound_methods():

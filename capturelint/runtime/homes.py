@@ -10,7 +10,9 @@ import functools
 import types
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sized
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 
@@ -137,11 +139,21 @@ def named_slots(root: object, names: Mapping[str, object], wanted: type | tuple[
 def lengths(state: object, name: str = "state") -> list[Slot]:
     """The length of every list, dictionary and set under ``state``, and of itself."""
     found = [(name, (), state), *walk(state, name)]
-    return [
-        Slot(label, state, (*keys, LENGTH), len(value))
-        for label, keys, value in found
-        if isinstance(value, (list, dict, set))
-    ]
+    sized = [(label, keys, length(value)) for label, keys, value in found]
+    return [Slot(label, state, (*keys, LENGTH), size) for label, keys, size in sized if size is not None]
+
+
+def length(value: object) -> int | None:
+    """The length of a list, a dictionary or a set, or of what is derived from one."""
+    match value:
+        case list():
+            return list.__len__(value)
+        case dict():
+            return dict.__len__(value)
+        case set():
+            return set.__len__(value)
+        case _:
+            return None
 
 
 def walk(state: object, name: str = "state") -> Iterator[tuple[str, tuple[object, ...], object]]:
@@ -175,14 +187,18 @@ def is_emulated(value: object) -> bool:
 
 
 def slots(owner: object) -> Iterator[tuple[str, object, object]]:
-    """``(label, key, value)`` of everything that an object holds."""
+    """``(label, key, value)`` of everything that an object holds.
+
+    Containers are read as the built-in ones that they are: a class of the target may load what it holds when it is
+    asked, and looking on must not run its code.
+    """
     match owner:
         case torch.nn.Module():
             yield from module_slots(owner)
         case dict():
-            yield from ((f"[{key!r}]", key, value) for key, value in list(owner.items()))
+            yield from ((f"[{key!r}]", key, value) for key, value in list(dict.items(owner)))
         case list() | tuple() | deque():
-            yield from ((f"[{index}]", index, value) for index, value in enumerate(list(owner)))
+            yield from ((f"[{index}]", index, value) for index, value in enumerate(held_in(owner)))
         case types.FunctionType():
             yield from function_slots(owner)
         case types.MethodType():
@@ -193,6 +209,17 @@ def slots(owner: object) -> Iterator[tuple[str, object, object]]:
             yield (".func", "func", owner.func)
         case _:
             yield from attribute_slots(owner)
+
+
+def held_in(owner: list[object] | tuple[object, ...] | deque[object]) -> list[object]:
+    """The items of a list, a tuple, a ``deque`` or of a class derived from one."""
+    match owner:
+        case list():
+            return list(list.__iter__(owner))
+        case tuple():
+            return list(tuple.__iter__(owner))
+        case _:
+            return list(deque.__iter__(owner))
 
 
 def module_slots(module: torch.nn.Module) -> Iterator[tuple[str, object, object]]:
@@ -217,10 +244,18 @@ def function_slots(function: types.FunctionType) -> Iterator[tuple[str, str, obj
 
 def attribute_slots(owner: object) -> Iterator[tuple[str, object, object]]:
     """Attributes in ``__dict__`` and in ``__slots__``."""
-    for key, value in list(getattr(owner, "__dict__", {}).items()):
+    for key, value in list(own_attributes(owner).items()):
         yield (f".{key}", key, value)
     for kind in type(owner).__mro__:
         names = kind.__dict__.get("__slots__", ())
         for key in (names,) if isinstance(names, str) else names:
-            if hasattr(owner, key):
-                yield (f".{key}", key, getattr(owner, key))
+            with suppress(AttributeError):
+                yield (f".{key}", key, object.__getattribute__(owner, key))
+
+
+def own_attributes(owner: object) -> dict[str, object]:
+    """The ``__dict__`` of an object, where it has one."""
+    try:
+        return cast("dict[str, object]", object.__getattribute__(owner, "__dict__"))
+    except AttributeError:
+        return {}
