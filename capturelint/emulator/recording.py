@@ -125,7 +125,12 @@ class Recording:
             self.admit_transfer(call)
 
     def admit_transfer(self, call: Call) -> None:
-        """A copy between host and device is captured only if it is asynchronous and the host side pinned."""
+        """A copy between host and device is captured only if it is asynchronous and the host side pinned.
+
+        A copy of no elements copies nothing (H200, torch 2.11: `torch.tensor([], device="cuda")` is captured).
+        """
+        if any(not tensor.numel() for tensor in tensors_in(call.args)):
+            return
         source, target = self.ends(call)
         if not {source, target} & {Memory.HOST, Memory.PINNED}:
             return

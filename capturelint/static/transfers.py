@@ -151,7 +151,7 @@ def from_host(vm: Interpreter, name: str, args: list[Value], kwargs: dict[str, V
         return present if name in ("as_tensor", "asarray") else replace(present, home=None, ident=vm.ident())
     if any(t.on_device for t in inner) and present is None:
         vm.emit(EventKind.SYNC, node, "tensor-of-tensors", inner[0].sure, name=name)
-    elif memory is Memory.DEVICE:
+    elif memory is Memory.DEVICE and vm.items(source) != []:  # nothing is copied where there is nothing
         vm.emit(EventKind.UPLOAD, node, "tensor" if present is None else "to", name=name)
     if memory is Memory.HOST and constant(kwargs.get("pin_memory", NONE)) not in (False, None, Const):
         memory = Memory.PINNED
