@@ -313,7 +313,7 @@ def renamed_attribute(vm: Interpreter, owner: Ref, definition: ClassDef, name: s
     if instead is not None and (not vm.recording or getter[0] in vm.checking):
         return plain_attribute(vm, owner, instead, node)
     value = vm.call(bound(vm, owner, *getter, node), [Const(name)], {}, node)
-    if names_only(getter[0]) and vm.asked and plain_attribute(vm, owner, vm.asked, node) == value:
+    if naming(getter[0]) is not None and vm.asked and plain_attribute(vm, owner, vm.asked, node) == value:
         vm.renamed[definition, name] = vm.asked
         if vm.recording:
             vm.checking.add(getter[0])
@@ -323,22 +323,12 @@ def renamed_attribute(vm: Interpreter, owner: Ref, definition: ClassDef, name: s
 def find_getter(vm: Interpreter, definition: ClassDef, after: ClassDef | None = None) -> tuple[object, ClassDef] | None:
     """The ``__getattribute__`` that decides what a name gives. One that only checks is run once, for its events."""
     found = find_method(vm, definition, "__getattribute__", after)
-    while found is not None and passes_on(found[0]):
+    while found is not None and naming(found[0]) is True:
         if vm.recording and found[0] not in vm.checking:
             vm.checking.add(found[0])
             return found
         found = find_method(vm, definition, "__getattribute__", found[1])
     return found
-
-
-def names_only(getter: object) -> bool:
-    """Whether a ``__getattribute__`` gives what the next class gives for a name, that one or another, or raises."""
-    return naming(getter) is not None
-
-
-def passes_on(getter: object) -> bool:
-    """Whether it gives what the next class gives for the very same name, or raises."""
-    return naming(getter) is True
 
 
 def naming(getter: object) -> bool | None:

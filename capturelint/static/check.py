@@ -135,9 +135,10 @@ def check(paths: Sequence[Path], options: Options) -> Checked:
         for path in () if options.follow else files:
             index.add(path)
     index.mentioned = frozenset().union(*(one.words for one in seen.values()))
-    found = analyse_all(files, seen, index, options, cache, contents)
+    unasked = templates(seen) if not options.entry else frozenset()
+    found = analyse_all(files, seen, index, options, cache, contents, unasked)
     errors = [*unlisted, *(one.error for one in seen.values() if one.error), *(e for f in found for e in f.errors)]
-    checked = conclude(found, seen, {str(error): error for error in errors}, options)
+    checked = conclude(found, seen, {str(error): error for error in errors}, options, unasked)
     if cache is not None and key is not None and all(f.complete for f in found) and is_current(found, seen):
         cache.keep_checked(
             key, index, (checked.files, checked.entries, checked.findings, checked.errors, checked.notes), found
@@ -217,10 +218,10 @@ def analyse_all(
     options: Options,
     cache: Cache | None,
     contents: Contents,
+    unasked: frozenset[Path],
 ) -> list[Analysed]:
     """What each readable file gives: kept by an earlier run, or worked out here or by workers."""
     readable = [path for path in files if seen[path].error is None]
-    unasked = templates(seen)
     # Entries that the user named are looked up in any case: that they exist is not in the record of any file.
     analyser = new_analyser(index, options) if options.entry else None
     kept: list[Analysed] = []
@@ -282,7 +283,11 @@ def num_workers(missing: Sequence[tuple[Path, int]], jobs: int) -> int:
 
 
 def conclude(
-    found: Sequence[Analysed], seen: Mapping[Path, Seen], errors: Mapping[str, SourceError], options: Options
+    found: Sequence[Analysed],
+    seen: Mapping[Path, Seen],
+    errors: Mapping[str, SourceError],
+    options: Options,
+    unasked: frozenset[Path],
 ) -> Checked:
     """Events of all files into findings, in the order of entries."""
     from capturelint.catalog import load_rules
@@ -297,7 +302,6 @@ def conclude(
         if ran.exhausted
     ]
     notes += [f"{relative(one.path)}: {one.given_up}; it was not analysed" for one in found if one.given_up]
-    unasked = templates(seen) if not options.entry else frozenset()
     if unasked:
         notes.append(as_generated(unasked))
     if options.torch is None:

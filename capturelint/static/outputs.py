@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from capturelint.static.records import replace
@@ -69,21 +69,20 @@ def torch_tensors(value: Value) -> Iterator[Tensor]:
 
 def without_names(value: Value) -> Value:
     """A value whose being kept has been said: later uses say no more."""
-    match value:
-        case Tensor():
-            return replace(value, kept=None)
-        case Sequence(items=items) if items is not None:
-            return replace(value, items=tuple(map(without_names, items)))
-        case _:
-            return value
+    return with_tensors(value, lambda tensor: replace(tensor, kept=None))
 
 
 def as_output(value: Value) -> Value:
     """The tensors of a value, as outputs of a graph."""
+    return with_tensors(value, lambda tensor: replace(tensor, output=True))
+
+
+def with_tensors(value: Value, changed: Callable[[Tensor], Tensor]) -> Value:
+    """A tensor, or the items of a tuple, with other facts about each tensor."""
     match value:
         case Tensor():
-            return replace(value, output=True)
+            return changed(value)
         case Sequence(items=items) if items is not None:
-            return replace(value, items=tuple(map(as_output, items)))
+            return replace(value, items=tuple([with_tensors(item, changed) for item in items]))
         case _:
             return value
