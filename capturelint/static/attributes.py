@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from capturelint.static import calls, classes, registries
+from capturelint.static import calls, classes, registries, scopes
 from capturelint.static.homes import Object, Sort, Store, fresh_tensors, tensors_of
 from capturelint.static.index import ClassDef, FunctionDef, FunctionNode
 from capturelint.static.records import replace
@@ -96,7 +96,7 @@ def load(vm: Interpreter, owner: Value, name: str, node: ast.AST) -> Value:
         case ModuleValue(module=module):
             inside = vm.index.find(f"{module.name}.{name}") if module.is_package else None
             known = name in module.functions or name in module.classes or name in module.assignments
-            return ModuleValue(inside) if inside is not None and not known else vm.global_name(name, module)
+            return ModuleValue(inside) if inside is not None and not known else scopes.global_name(vm, name, module)
         case External(path=path):
             found = vm.index.find(f"{path}.{name}")
             return ModuleValue(found) if found is not None else external(f"{path}.{name}")
@@ -525,7 +525,7 @@ def shared_field(vm: Interpreter, member: ast.Assign | ast.AnnAssign, holder: Cl
     value = field_value(vm, member, holder)
     if member.value is None or holder.is_dataclass or not isinstance(value, (Ref, Tensor)):
         return value
-    return read_slot(vm, vm.rebinding(holder, name, value), name) or value
+    return read_slot(vm, scopes.rebinding(vm, holder, name, value), name) or value
 
 
 def field_value(vm: Interpreter, member: ast.Assign | ast.AnnAssign, holder: ClassDef) -> Value:
@@ -590,7 +590,7 @@ def rebound_attribute(vm: Interpreter, definition: ClassDef, name: str) -> Value
     for base in bases(vm, definition) if vm.rebound else ():
         if not isinstance(base, ClassDef):
             continue
-        value = vm.rebound_value(base, name)
+        value = scopes.rebound_value(vm, base, name)
         if value is not None or name in base.methods or name in base.fields:
             return value
     return None
@@ -621,12 +621,12 @@ def store(vm: Interpreter, owner: Value, name: object, value: Value, node: ast.A
             else:
                 write_slot(vm, option, name, value, node, same)
         elif isinstance(option, ModuleValue) and isinstance(name, str):
-            write_slot(vm, vm.globals_of(option.module, name), name, value, node)
+            write_slot(vm, scopes.globals_of(vm, option.module, name), name, value, node)
         elif isinstance(option, Class) and isinstance(name, str) and isinstance(value, (Function, Lambda)):
             registries.replace_method(vm, option.definition, name, value)
         elif isinstance(option, Class) and isinstance(name, str):
             present = class_attribute(vm, option.definition, name, node)
-            write_slot(vm, vm.rebinding(option.definition, name, present), name, value, node)
+            write_slot(vm, scopes.rebinding(vm, option.definition, name, present), name, value, node)
         elif isinstance(option, Tensor) and name == "data" and vm.recording and option.home is not None:
             swap = Store(option.home, option, value, vm.site(node), vm.doubt, bool(vm.hidden), data=True)
             vm.step.stores.append(swap)

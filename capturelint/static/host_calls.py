@@ -14,6 +14,7 @@ from capturelint.static import (
     attributes,
     calls,
     classes,
+    conditions,
     containers,
     cuda_calls,
     managers,
@@ -305,7 +306,7 @@ def environment(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], no
 def asserted(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
     """``torch._assert(condition, message)``: Python's ``assert``, which reads a condition on the device."""
     if args and isinstance(node, ast.Call) and node.args:
-        vm.truth(args[0], node.args[0], "assert")
+        conditions.ask(vm, args[0], node.args[0], "assert")
     return NONE
 
 

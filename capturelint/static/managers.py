@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from capturelint.static import attributes, calls, cuda_calls
+from capturelint.static import assignment, attributes, calls, cuda_calls
 from capturelint.static.homes import Object, Sort
 from capturelint.static.index import ClassDef
 from capturelint.static.values import (
@@ -41,7 +41,7 @@ def run_with(vm: Interpreter, node: ast.With | ast.AsyncWith, scope: Scope, at: 
 
     def body(entered: Value) -> None:
         if item.optional_vars is not None:
-            vm.assign(item.optional_vars, entered, scope, node)
+            assignment.assign(vm, item.optional_vars, entered, scope, node)
         ended.append(run_with(vm, node, scope, at + 1))
 
     outer, vm.inside = vm.inside, (item.context_expr, body)
@@ -96,7 +96,7 @@ def enter(vm: Interpreter, item: ast.withitem, scope: Scope, node: ast.AST) -> C
         return cuda_calls.enter_stream(vm, value, node)
     entered, leave = enter_value(vm, value, node)
     if item.optional_vars is not None:
-        vm.assign(item.optional_vars, entered, scope, node)
+        assignment.assign(vm, item.optional_vars, entered, scope, node)
     if found is not None and found.cls == STACK:
         return lambda: close_stack(vm, value, node)
     return lambda: leave_value(vm, leave, node)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from capturelint.static import attributes, classes
+from capturelint.static import attributes, classes, conditions, operators
 from capturelint.static.homes import Sort
 from capturelint.static.index import ClassDef
 from capturelint.static.values import (
@@ -48,11 +48,13 @@ def run_match(vm: Interpreter, node: ast.Match, scope: Scope) -> bool:
         if truth is Truth.FALSE:
             continue
         scope.names.update(bound)
-        guard = vm.truth(vm.eval(case.guard, scope), case.guard, "if") if case.guard is not None else Truth.TRUE
+        guard = (
+            conditions.ask(vm, vm.eval(case.guard, scope), case.guard, "if") if case.guard is not None else Truth.TRUE
+        )
         if guard is Truth.FALSE:
             continue
         taken = truth if guard is Truth.TRUE else guard
-        with vm.uncertain(Truth.HOST if taken is Truth.TRUE and unsure else taken):
+        with conditions.uncertain(vm, Truth.HOST if taken is Truth.TRUE and unsure else taken):
             if vm.run(case.body, scope):
                 arrived.append(vm.save(scope))
         settled = taken is Truth.TRUE
@@ -91,7 +93,7 @@ def fits(vm: Interpreter, pattern: ast.pattern, subject: Value, scope: Scope, bo
 def equals(vm: Interpreter, subject: Value, value: ast.expr, scope: Scope) -> Truth:
     """``case 4:``, ``case Mode.GREEDY:``."""
     comparison = ast.copy_location(ast.Compare(value, [ast.Eq()], [value]), value)
-    return vm.truth(vm.compare(ast.Eq(), subject, vm.eval(value, scope), comparison), value, "if")
+    return conditions.ask(vm, operators.compare(vm, ast.Eq(), subject, vm.eval(value, scope), comparison), value, "if")
 
 
 def either(truths: list[Truth]) -> Truth:

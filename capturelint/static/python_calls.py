@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from capturelint.static import attributes, calls, classes, host_calls, protocols, results, torch_calls
+from capturelint.static import attributes, calls, classes, conditions, host_calls, protocols, results, torch_calls
 from capturelint.static.homes import LENGTH, Object, Sort, as_slots
 from capturelint.static.index import ClassDef
 from capturelint.static.values import (
@@ -175,7 +175,11 @@ def convert(vm: Interpreter, name: str, args: list[Value], node: ast.AST) -> Val
     if name == "bool" and any(isinstance(option, CaptureQuery) for option in options(args[0])):
         return args[0]
     if name == "bool":
-        return vm.flag(vm.truth_of(args[0]), args[0]) if isinstance(args[0], (Number, Ref)) else Number()
+        return (
+            conditions.flag(conditions.truth_of(vm, args[0]), args[0])
+            if isinstance(args[0], (Number, Ref))
+            else Number()
+        )
     return host_calls.combined(args)
 
 
@@ -361,7 +365,7 @@ def filtered(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node:
     element = vm.element(args[1])
     answer = element if args[0] == NONE else vm.call(args[0], [element], {}, node)
     if isinstance(node, ast.expr):
-        vm.truth(answer, node, "filter", report_step=False)
+        conditions.ask(vm, answer, node, "filter", report_step=False)
     return calls.new_iterator(vm, element)
 
 

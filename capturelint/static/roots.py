@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from capturelint.arguments import COUNTERS, TOKENS
 from capturelint.catalog import Operations
-from capturelint.static import classes, steady
+from capturelint.static import classes, scopes, steady
 from capturelint.static.driver import Driver, Facts
 from capturelint.static.events import Event
 from capturelint.static.facts import CallFact, SlotFact, Watch, describe, slot_facts
@@ -226,7 +226,7 @@ def protocol_step(stage: Stage, vm: Interpreter, entry: Entry) -> Prepared | Non
     """``step(build(device), **inputs(batch, step, device))``."""
     module = entry.module
     scope = Scope(module)
-    build, make, step = (vm.global_name(name, module) for name in ("build", "inputs", "step"))
+    build, make, step = (scopes.global_name(vm, name, module) for name in ("build", "inputs", "step"))
     node = entry.function.node if entry.function is not None else ast.Pass()
     device = Device(Memory.DEVICE)
     state = vm.call(build, [device], {}, node, scope=scope)
@@ -349,7 +349,7 @@ def bound_type(stage: Stage, vm: Interpreter, name: str) -> Value | None:
         return None
     module_name, _, class_name = target.partition(":")
     module = stage.index.find(module_name)
-    found = vm.global_name(class_name, module) if module is not None else UNKNOWN
+    found = scopes.global_name(vm, class_name, module) if module is not None else UNKNOWN
     return classes.instance_of(vm, found.definition) if isinstance(found, Class) else None
 
 
