@@ -43,6 +43,15 @@ if TYPE_CHECKING:
     from capturelint.static.interpret import Interpreter
 
 CONTAINS = ("__contains__",)
+
+
+def power(base: object, exponent: object) -> object:
+    """``base ** exponent``, where the result is a number of reasonable size."""
+    if isinstance(exponent, int) and abs(exponent) > 64:
+        raise ArithmeticError
+    return operator.pow(base, exponent)
+
+
 BINARY: dict[type[ast.operator], Callable[[object, object], object]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -55,6 +64,7 @@ BINARY: dict[type[ast.operator], Callable[[object, object], object]] = {
     ast.BitAnd: operator.and_,
     ast.BitOr: operator.or_,
     ast.BitXor: operator.xor,
+    ast.Pow: power,
 }
 COMPARE: dict[type[ast.cmpop], Callable[..., object]] = {
     ast.Eq: operator.eq,
