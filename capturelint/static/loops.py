@@ -144,7 +144,8 @@ def comprehend(
     if items is not None and len(items) > MAX_UNROLL and not managers.is_cheap(elt):
         items, element = None, vm.element(source)
     exact = items is not None
-    for item in items if items is not None else [element]:
+    # What a round finds that an earlier one left behind shows in the second.
+    for item in items if items is not None else [element] * (2 if vm.driver is not None else 1):
         assignment.assign(vm, first.target, item, scope, elt)
         truths = [conditions.ask(vm, vm.eval(test, scope), test, "if") for test in first.ifs]
         if Truth.FALSE in truths:
