@@ -240,14 +240,19 @@ def num_rows(vm: Interpreter, tensor: Tensor, first: Value) -> int | None:
 
 
 def largest(vm: Interpreter, value: Value) -> int | None:
-    """A number, or the largest of the list that it is any item of."""
+    """A number, or the largest of the list that it is any item of: the least such, where one was cut from another."""
     owners = {home.owner for home in deps_of(value)}
-    if isinstance(value, Number) and len(owners) == 1 and vm.driver is not None:
-        found = vm.heap.objects.get(owners.pop())
-        sizes = [int_constant(item) for item in found.slots.values()] if found and found.sort is Sort.LIST else []
-        known = [size for size in sizes if size is not None]
-        return max(known) if known and len(known) == len(sizes) else None
+    if isinstance(value, Number) and owners and vm.driver is not None:
+        most = [largest_item(vm.heap.objects.get(owner)) for owner in owners]
+        return min((size for size in most if size is not None), default=None) if None not in most else None
     return int_constant(value)
+
+
+def largest_item(found: Object | None) -> int | None:
+    """The largest of a list of known numbers."""
+    sizes = [int_constant(item) for item in found.slots.values()] if found and found.sort is Sort.LIST else []
+    known = [size for size in sizes if size is not None]
+    return max(known) if known and len(known) == len(sizes) else None
 
 
 def whole(part: Value) -> bool:

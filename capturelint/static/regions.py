@@ -154,10 +154,7 @@ def outermost(inner: set[FunctionDef], module: Module) -> list[FunctionDef]:
     """The functions from which others are reached and that no other such function calls, in the file's order."""
     reached = inner
     while True:
-        names = {
-            function.owner.name if function.owner and function.name in UNNAMED_CALLS else function.name
-            for function in reached
-        }
+        names = {name for function in reached for name in calling_names(function, module)}
         wider = reached | {function for function in functions(module) if names & called_names(function)}
         if wider == reached:
             break
@@ -166,6 +163,18 @@ def outermost(inner: set[FunctionDef], module: Module) -> list[FunctionDef]:
     first = [f for f in reached if f.owner is None and f.name not in called]
     roots = first or [f for f in reached if f.owner is None] or list(inner)
     return sorted(roots, key=lambda function: function.node.lineno)
+
+
+def calling_names(function: FunctionDef, module: Module) -> set[str]:
+    """The names by which a function is called: of a method that building an instance calls, those of its classes."""
+    if function.owner is None or function.name not in UNNAMED_CALLS:
+        return {function.name}
+    names = {function.owner.name}
+    while True:
+        derived = {d.name for d in module.classes.values() if names & set(base_names(d))} - names
+        if not derived:
+            return names
+        names |= derived
 
 
 def capture_in(function: FunctionDef, module: Module) -> list[ast.expr]:
