@@ -26,6 +26,8 @@ class Buckets:
         self.zero_padded = zero_padded
         self.zeroed: set[Home | int] = set()
         self.live_zero: set[Home | int] = set()
+        self.padded: set[int] = set()
+        """Tensors that are a live zero and, behind the live rows, zeros."""
         self.capacity: dict[int, int] = {}
         self.rows: dict[int, int] = {}
         self.lookups: list[tuple[int, Site]] = []
@@ -37,6 +39,8 @@ class Buckets:
     def on_fill(self, target: Tensor, source: Tensor | None, value: Value, tail: bool = False) -> None:
         """A tensor, or a part of it, is filled: all of it, or its ``tail``, with zeros, the rest with a live zero?"""
         at = target.home or target.ident
+        if source is not None and source.ident in self.padded:
+            self.zero_padded.add(at)
         if not target.view or tail:
             self.zeroed.discard(at)
             if not tail:
@@ -47,6 +51,10 @@ class Buckets:
             self.live_zero.add(at)
         if at in self.zeroed & self.live_zero:
             self.zero_padded.add(at)
+
+    def on_padded(self, made: Tensor) -> None:
+        """A tensor with a live zero was lengthened by zeros."""
+        self.padded.add(made.ident)
 
     def is_zero_padded(self, tensor: Tensor) -> bool:
         """Whether an index is padded with a slot that is live."""

@@ -112,10 +112,20 @@ def operate(
     if in_place is not None:
         torch_calls.mutate(vm, in_place, node, made)
         return in_place
+    if keeps_zero(op, operands):
+        made = replace(made, zero=True)
     if isinstance(made, Tensor) and (compare or isinstance(op, (ast.Mod, ast.BitAnd, ast.Invert))):
         wraps = isinstance(op, ast.Mod)
         return replace(made, negative=made.negative and wraps)
     return made
+
+
+def keeps_zero(op: object, operands: list[Value]) -> bool:
+    """Whether the item that is 0 still is: a page's number times its size, the place in it added while that is 0."""
+    if not any(isinstance(operand, Tensor) and operand.zero for operand in operands):
+        return False
+    others = [operand for operand in operands if not (isinstance(operand, Tensor) and operand.zero)]
+    return isinstance(op, ast.Mult) or (isinstance(op, ast.Add) and all(constant(operand) == 0 for operand in others))
 
 
 def promoted(operands: list[Value]) -> Kind:
@@ -230,7 +240,9 @@ def shaped(
     if name in CONCATENATIONS:
         return concatenated(vm, result(vm, operands, node, rank, kind), flat, node)
     if name in ("pad", "nn.functional.pad"):
-        return concatenated(vm, result(vm, operands, node, rank, kind), [lead, lead], node)
+        return concatenated(
+            vm, padded(vm, lead, args, kwargs, result(vm, operands, node, rank, kind)), [lead, lead], node
+        )
     if "same" in sorts:
         if name.endswith("_like"):
             return like(vm, name, lead, args, kwargs)
@@ -247,6 +259,14 @@ def shaped(
     widest = None if None in ranks or not ranks else max(r for r in ranks if r is not None)
     made = result(vm, operands, node, widest if name in BROADCAST else None, kind)
     return replace(made, negative=False) if name in NON_NEGATIVE else made
+
+
+def padded(vm: Interpreter, lead: Tensor, args: list[Value], kwargs: dict[str, Value], made: Tensor) -> Tensor:
+    """``F.pad(x, pad, mode, value)``: what stands in the rows behind those of ``x``."""
+    number = constant(args[3] if len(args) > 3 else kwargs.get("value", Const(0)))
+    if number in (0, None) and lead.zero and vm.driver is not None:
+        vm.driver.buckets.on_padded(made)
+    return replace(made, negative=made.negative or (isinstance(number, (int, float)) and number < 0))
 
 
 def chosen_kind(left: Value, right: Value) -> Kind:
