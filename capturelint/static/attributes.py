@@ -647,7 +647,7 @@ def write_slot(vm: Interpreter, owner: Ref, key: object, value: Value, node: ast
     found = vm.heap[owner]
     old = found.slots.get(key, found.element if found.sort is not Sort.INSTANCE else None)
     if vm.driver is not None and not same:
-        value = vm.driver.alias(vm, vm.driver.grown(value, node), node)
+        value = vm.driver.alias_in_slot(vm, vm.driver.grown(value, node), node)
         vm.driver.on_output_slot(vm, owner, key, old, value, node)
         vm.driver.on_store(vm, owner, key, old, value, node)
     home = Home(owner.oid, key)

@@ -10,7 +10,17 @@ import ast
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from capturelint.static import attributes, classes, host_calls, python_calls, registries, results, steady, torch_calls
+from capturelint.static import (
+    attributes,
+    classes,
+    cuda_calls,
+    host_calls,
+    python_calls,
+    registries,
+    results,
+    steady,
+    torch_calls,
+)
 from capturelint.static.homes import Object, Sort, as_slots
 from capturelint.static.index import ClassDef, FunctionDef, FunctionNode
 from capturelint.static.records import replace
@@ -101,14 +111,14 @@ def call_object(
     hooks = vm.items(found.slots["#hooks"]) if "#hooks" in found.slots else None
     if hooks:
         args = hooked(vm, hooks, owner, args, node)
+    assigned = found.slots.get("forward")
+    if assigned is not None:
+        return vm.call(assigned, args, kwargs, node, extra=extra)
     if isinstance(found.cls, str):
         value = call_external_instance(vm, owner, found, args, kwargs, node, extra)
         return output_hooked(vm, hooks, owner, args, value, node) if hooks else value
     if not isinstance(found.cls, ClassDef):
         return UNKNOWN
-    assigned = found.slots.get("forward")
-    if assigned is not None:
-        return vm.call(assigned, args, kwargs, node, extra=extra)
     for name in ("__call__", "forward"):
         if attributes.find_method(vm, found.cls, name) is not None:
             method = attributes.instance_attribute(vm, owner, name, node)
@@ -164,9 +174,11 @@ def call_external_instance(
         return chain(vm, owner, args, node)
     if str(found.cls).startswith("torch.nn."):
         return results.call_module(vm, owner, str(found.cls), args, kwargs, node)
+    if found.cls == cuda_calls.GRAPHED:
+        return cuda_calls.call_graphed(vm, found, node)
     if found.cls == "#compiled":
         if vm.driver is not None:
-            vm.driver.on_compiled(vm, args, node)
+            vm.driver.on_compiled(vm, args, kwargs, node)
         inner = found.slots["function"]
         compiled, vm.compiled = vm.compiled, True
         try:
@@ -211,7 +223,7 @@ def run_function(
         scope.this = args[0]
     compiled = vm.compiled
     if function.compiled and vm.driver is not None:
-        vm.driver.on_compiled(vm, args, node)
+        vm.driver.on_compiled(vm, args, kwargs, node)
     vm.compiled = vm.compiled or function.compiled
     # A decorator of the class puts something else in the method's place: which one runs is a condition nobody knows.
     owner = function.owner

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from capturelint.static import transfers
 from capturelint.static.driver import is_method
-from capturelint.static.homes import Object, Sort
+from capturelint.static.homes import Object, Sort, as_slots, tensors_of
 from capturelint.static.state import Stream
 from capturelint.static.values import (
     NONE,
@@ -22,6 +22,7 @@ from capturelint.static.values import (
     Number,
     Ref,
     Scope,
+    Sequence,
     Text,
     Value,
     constant,
@@ -33,15 +34,46 @@ if TYPE_CHECKING:
     from capturelint.static.interpret import Interpreter
 
 
+GRAPHED = "#graphed"
+"""The class of what ``make_graphed_callables`` gives: its calls copy the arguments in, replay, and give the outputs."""
+
+
 def graphed(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
-    """``torch.cuda.make_graphed_callables(f, sample_args)``: runs and records ``f``."""
-    if len(args) > 1 and vm.driver is not None:
-        samples = vm.items(args[1])
-        vm.call(args[0], samples or [vm.element(args[1])], {}, node)
-        vm.driver.begin(vm, node)
-        vm.call(args[0], samples or [vm.element(args[1])], {}, node)
-        vm.driver.end(vm)
-    return args[0] if args else UNKNOWN
+    """``torch.cuda.make_graphed_callables(f, sample_args)``: runs and records ``f``, or each of several."""
+    samples = args[1] if len(args) > 1 else kwargs.get("sample_args", UNKNOWN)
+    if not args or samples is UNKNOWN or vm.driver is None:
+        return args[0] if args else UNKNOWN
+    several, given = (vm.items(value) if isinstance(value, Sequence) else None for value in (args[0], samples))
+    if several is None:
+        return graphed_one(vm, args[0], given or [vm.element(samples)], node)
+    each = given if given is not None and len(given) == len(several) else [UNKNOWN] * len(several)
+    made = [graphed_one(vm, one, vm.items(its) or [UNKNOWN], node) for one, its in zip(several, each, strict=True)]
+    return Sequence(tuple(made))
+
+
+def graphed_one(vm: Interpreter, function: Value, samples: list[Value], node: ast.AST) -> Value:
+    """Warm one callable up and record it: a function is wrapped, a module gets another ``forward``."""
+    driver = vm.driver
+    if driver is None:
+        return function
+    graph = vm.heap.new(Object(Sort.INSTANCE, "torch.cuda.CUDAGraph"))
+    vm.call(function, samples, {}, node)
+    driver.begin(vm, node, graph)
+    outputs = vm.call(function, samples, {}, node)
+    driver.end(vm)
+    driver.forget(tensor for value in samples for tensor in tensors_of(vm.heap, value))
+    made = vm.heap.new(Object(Sort.INSTANCE, GRAPHED, {"graph": graph, "outputs": outputs}))
+    if isinstance(function, Ref):
+        vm.heap.write(function, "forward", made)
+        return function
+    return made
+
+
+def call_graphed(vm: Interpreter, made: Object, node: ast.AST) -> Value:
+    """A call of what ``make_graphed_callables`` gave."""
+    if vm.driver is not None and not vm.recording:
+        vm.driver.on_replay(vm, made.slots["graph"], node)
+    return made.slots["outputs"]
 
 
 def call_cuda(vm: Interpreter, name: str, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
@@ -89,9 +121,9 @@ def call_stream(vm: Interpreter, owner: Value, cls: str, name: str, args: list[V
     if name == "wait_stream" and args:
         join_stream(vm, args[0], owner)
     elif name == "wait_event" and args:
-        join_stream(vm, recorded_on(vm, args[0]), owner)
+        wait_for(vm, args[0], owner, node)
     elif name == "wait":
-        join_stream(vm, recorded_on(vm, owner), args[0] if args else current_stream(vm))
+        wait_for(vm, owner, args[0] if args else current_stream(vm), node)
     elif name == "record_event":
         event_ref = args[0] if args else vm.heap.new(Object(Sort.INSTANCE, "torch.cuda.Event"))
         if isinstance(event_ref, Ref):
@@ -102,7 +134,8 @@ def call_stream(vm: Interpreter, owner: Value, cls: str, name: str, args: list[V
         vm.heap.write(owner, "#stream", current)
         for option in options(current):
             if (work := vm.side_streams.get(option)) is not None:
-                work.marked = vm.heap.persistent(owner) and is_waited_for(node, vm.module.text)
+                text = vm.module.text if vm.heap.persistent(owner) else ""
+                work.waits_elsewhere = {(vm.module.path, line) for line in waiting_lines(node, text)}
     return NONE
 
 
@@ -121,11 +154,20 @@ def recorded_on(vm: Interpreter, event: Value) -> Value:
     return found.slots.get("#stream", UNKNOWN) if found is not None else NONE
 
 
-def is_waited_for(record: ast.AST, text: str) -> bool:
-    """Whether code of the module waits for the event that ``self.events[i].record()`` records."""
+def wait_for(vm: Interpreter, event: Value, waiter: Value, node: ast.AST) -> None:
+    """A stream waits for an event; where it is known which one, that is all that this line waits for."""
+    side = recorded_on(vm, event)
+    if isinstance(event, Ref) and side is not UNKNOWN:
+        vm.step.waits.add((vm.module.path, getattr(node, "lineno", 0)))
+    join_stream(vm, side, waiter)
+
+
+def waiting_lines(record: ast.AST, text: str) -> Iterator[int]:
+    """The lines of a module that wait for the event that ``self.events[i].record()`` records."""
     names = [part.attr for part in ast.walk(record) if isinstance(part, ast.Attribute) and part.attr != "record"]
     found = "|".join(map(re.escape, names)) or r"\Z."
-    return re.search(rf"wait_event\([^)\n]*\b({found})\b|\b({found})\b[^\n]*\.wait\(", text) is not None
+    for match in re.finditer(rf"wait_event\([^)\n]*\b({found})\b|\b({found})\b[^\n]*\.wait\(", text):
+        yield text.count("\n", 0, match.start()) + 1
 
 
 def join_stream(vm: Interpreter, side: Value, waiter: Value) -> None:
@@ -145,32 +187,61 @@ def enter_external(
     vm: Interpreter, path: str, call: ast.Call, scope: Scope, node: ast.AST
 ) -> Callable[[], None] | None:
     """Enter a context manager of torch; ``None`` where it is none of those that matter."""
-    if path in ("torch.cuda.graph", "torch.cuda.graphs.graph"):
-        arguments = [vm.eval(argument, scope) for argument in [*call.args, *[k.value for k in call.keywords]]]
-        named = next((k.value for k in call.keywords if k.arg == "cuda_graph"), None)
-        graph = arguments[0] if call.args else vm.eval(named, scope) if named is not None else UNKNOWN
-        leave = enter_graph(vm, graph, node)
-        vm.step.capturing.update(option for value in arguments for option in options(value))
-        return leave
-    if path == "torch.cuda.stream" and call.args:
-        return enter_stream(vm, vm.eval(call.args[0], scope), node)
+    if path in MANAGERS:
+        args = [vm.eval(argument, scope) for argument in call.args]
+        kwargs = {keyword.arg or "": vm.eval(keyword.value, scope) for keyword in call.keywords}
+        return enter_manager(vm, path, args, kwargs, call, node)
     if path == "torch.device" and call.args:
         value = vm.eval(call, scope)
         return enter_device(vm, value) if isinstance(value, Device) else None
-    if path in ("torch.autocast", "torch.cuda.amp.autocast", "torch.amp.autocast"):
-        given = {k.arg: constant(vm.eval(k.value, scope)) for k in call.keywords}
-        return enter_autocast(vm, call, given.get("cache_enabled") is not False and given.get("enabled") is not False)
-    if path in (
+    return (lambda: None) if path in HARMLESS else None
+
+
+HARMLESS = frozenset(
+    [
         "torch.no_grad",
         "torch.inference_mode",
         "torch.enable_grad",
         "contextlib.nullcontext",
+        "contextlib.suppress",
         "torch.profiler.record_function",
-    ):
-        return lambda: None
-    if path in ("contextlib.suppress",):
-        return lambda: None
-    return None
+    ]
+)
+GRAPH = frozenset({"torch.cuda.graph", "torch.cuda.graphs.graph"})
+AUTOCAST = frozenset({"torch.autocast", "torch.cuda.amp.autocast", "torch.amp.autocast"})
+MANAGERS = GRAPH | AUTOCAST | {"torch.cuda.stream"}
+"""What decides where device work goes, and how."""
+
+MANAGER = "#manager"
+"""The class of such a manager that was made, and is entered elsewhere."""
+
+
+def new_manager(vm: Interpreter, path: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """``torch.cuda.stream(s)`` as a value."""
+    given: dict[str, Value] = {"path": Const(path), "args": Sequence(tuple(args)), **kwargs}
+    return vm.heap.new(Object(Sort.INSTANCE, MANAGER, as_slots(given)))
+
+
+def enter_made(vm: Interpreter, made: Object, node: ast.AST) -> Callable[[], None]:
+    """Enter a manager that was made elsewhere."""
+    path, given = made.slots["path"], made.slots["args"]
+    args = list(given.items or ()) if isinstance(given, Sequence) else []
+    kwargs = {str(key): value for key, value in made.slots.items() if key not in ("path", "args")}
+    return enter_manager(vm, str(constant(path)), args, kwargs, node, node)
+
+
+def enter_manager(
+    vm: Interpreter, path: str, args: list[Value], kwargs: dict[str, Value], call: ast.AST, node: ast.AST
+) -> Callable[[], None]:
+    """Enter a context manager of torch with these arguments."""
+    if path in GRAPH:
+        leave = enter_graph(vm, args[0] if args else kwargs.get("cuda_graph", UNKNOWN), node)
+        vm.step.capturing.update(option for value in [*args, *kwargs.values()] for option in options(value))
+        return leave
+    if path in AUTOCAST:
+        off = [constant(kwargs.get(name, NONE)) is False for name in ("cache_enabled", "enabled")]
+        return enter_autocast(vm, call, not any(off))
+    return enter_stream(vm, args[0] if args else kwargs.get("stream", UNKNOWN), node)
 
 
 def enter_autocast(vm: Interpreter, call: ast.AST, caches: bool) -> Callable[[], None]:

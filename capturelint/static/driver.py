@@ -8,7 +8,7 @@ reads those as numbers that change at every step.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeGuard
 
@@ -174,6 +174,12 @@ class Driver:
             vm.emit(EventKind.COLD_CAPTURE, self.region, "no-warm-up", sure, phase=Phase.REPLAY)
         self.called |= self.direct
 
+    def forget(self, tensors: Iterable[Tensor]) -> None:
+        """Tensors that the graph reads and that nobody but it fills: theirs is no name that must stay."""
+        held = list(tensors)
+        self.idents -= {tensor.ident for tensor in held}
+        self.loaded -= {tensor.home for tensor in held if tensor.home is not None}
+
     def lost_outputs(self, vm: Interpreter) -> None:
         """The driver is over: was a graph replayed whose output the next capture's had replaced?"""
         for graph, replays, site in self.overwritten:
@@ -314,10 +320,12 @@ class Driver:
             return replace(value, stretched=True, varies=Varies.PER_STEP)
         return value
 
-    def on_compiled(self, vm: Interpreter, args: list[Value], node: ast.AST) -> None:
+    def on_compiled(self, vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> None:
         """Compiled code is called: a tensor that grows, and a view cut from one, has other strides in every round."""
-        given = node.args if isinstance(node, ast.Call) and len(node.args) == len(args) else [node] * len(args)
-        for value, argument in zip(args, given, strict=True):
+        written = node.args if isinstance(node, ast.Call) and len(node.args) == len(args) else [node] * len(args)
+        named = {k.arg: k.value for k in node.keywords} if isinstance(node, ast.Call) else {}
+        given = [*written, *(named.get(name, node) for name in kwargs)]
+        for value, argument in zip([*args, *kwargs.values()], given, strict=True):
             tensor = tensor_in(value)
             if tensor is not None and (tensor.strided or tensor.stretched) and not vm.recording:
                 how = "sliced" if tensor.strided else "grown"
@@ -332,6 +340,13 @@ class Driver:
             return value  # an item, and not what a replay gave
         again = self.loops > 0 or isinstance(getattr(node, "value", None), ast.Call)
         return self.named(vm, value, node, self.begun) if again else value
+
+    def alias_in_slot(self, vm: Interpreter, value: Value, node: ast.AST) -> Value:
+        """The same for an attribute or item, which is where a value that had a name before outlives that name."""
+        found = self.alias(vm, value, node)
+        if isinstance(found, Tensor) and found.kept is not None and found.kept[0] == self.replays:
+            return replace(found, kept=(self.replays, vm.site(node)))
+        return found
 
     def named(self, vm: Interpreter, value: Value, node: ast.AST, begun: int) -> Value:
         """The same value; an output of a replay since ``begun`` knows where it was given."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from operator import is_
+from pathlib import Path
 
 from capturelint.static.events import Site
 from capturelint.static.index import ClassDef
@@ -290,6 +291,8 @@ class Step:
     written: set[int] = field(default_factory=set)
     forked: set[object] = field(default_factory=set)
     """Streams that waited for another one: what is put on them is part of the capture."""
+    waits: set[tuple[Path, int]] = field(default_factory=set)
+    """Lines that waited for one event, known which."""
     capturing: set[object] = field(default_factory=set)
     """The streams that the capture was begun on."""
     work: int = 0

@@ -91,6 +91,8 @@ def call_external(
         return python_calls.call_builtin(vm, path.removeprefix("builtins."), args, kwargs, node, extra, scope)
     if path in SPECIAL:
         return SPECIAL[path](vm, args, kwargs, node)
+    if path in cuda_calls.MANAGERS:
+        return cuda_calls.new_manager(vm, path, args, kwargs)
     if path.startswith(("torch.cuda.", "torch.accelerator.")):
         return cuda_calls.call_cuda(vm, path.partition(".")[2].partition(".")[2], args, kwargs, node)
     if path in OTHER_DEVICES:
@@ -317,6 +319,25 @@ def seeded(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: a
     return UNKNOWN
 
 
+def filled_by_vector(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
+    """``vector_to_parameters(vector, parameters)``: every parameter's ``data`` becomes a part of the vector."""
+    walked = args[1] if len(args) > 1 else kwargs.get("parameters", UNKNOWN)
+    for option in options(vm.element(walked)):
+        if isinstance(option, Tensor) and vm.driver is not None:
+            vm.driver.on_swap(vm, option, args[0] if args else UNKNOWN, node)
+    return NONE
+
+
+def exchanged(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
+    """``torch.utils.swap_tensors(a, b)``: each name has the other's memory."""
+    tensors = [tensor_in(value) for value in args]
+    if len(tensors) == 2 and vm.driver is not None:
+        for tensor, other in zip(tensors, reversed(args), strict=True):
+            if tensor is not None:
+                vm.driver.on_swap(vm, tensor, other, node)
+    return NONE
+
+
 def with_changes(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
     """``dataclasses.replace(instance, field=value)``."""
     found = vm.heap.get(args[0]) if args and isinstance(args[0], Ref) else None
@@ -364,6 +385,7 @@ SPECIAL: dict[str, Callable[[Interpreter, list[Value], dict[str, Value], ast.AST
     "typing.NamedTuple": lambda vm, args, kwargs, node: classes.record_class(vm, args, node),
     "contextlib.ExitStack": lambda vm, args, kwargs, node: managers.new_stack(vm),
     "contextlib.AsyncExitStack": lambda vm, args, kwargs, node: managers.new_stack(vm),
+    "#leave": managers.left,
     "os.environ.get": environment,
     "os.getenv": environment,
     "dataclasses.replace": with_changes,
@@ -375,6 +397,9 @@ SPECIAL: dict[str, Callable[[Interpreter, list[Value], dict[str, Value], ast.AST
     "torch.nn.parameter.Parameter": parameter,
     "torch.nn.Buffer": parameter,
     "torch.Generator": generator,
+    "torch.nn.utils.vector_to_parameters": filled_by_vector,
+    "torch.nn.utils.convert_parameters.vector_to_parameters": filled_by_vector,
+    "torch.utils.swap_tensors": exchanged,
     "copy.deepcopy": deep_copy,
     "copy.copy": deep_copy,
     "typing.cast": identity,

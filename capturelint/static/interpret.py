@@ -113,6 +113,8 @@ class Interpreter:
         self.side_streams: dict[object, Stream] = {}
         self.stream_stack: list[Value] = []
         self.autocast: Site | None = None
+        self.entered: list[Callable[[], None]] = []
+        """What leaving a manager of torch does that an ``ExitStack`` entered, by number."""
         self.inside: tuple[ast.expr, Callable[[Value], None]] | None = None
         """The call that makes a manager, and the body to run where it yields."""
         self.driver: Driver | None = None

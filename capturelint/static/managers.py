@@ -14,6 +14,7 @@ from capturelint.static.values import (
     NONE,
     UNKNOWN,
     CaptureQuery,
+    Const,
     Device,
     External,
     Home,
@@ -94,6 +95,8 @@ def enter(vm: Interpreter, item: ast.withitem, scope: Scope, node: ast.AST) -> C
     found = vm.heap.get(value) if isinstance(value, Ref) else None
     if found is not None and found.cls == "torch.cuda.Stream":
         return cuda_calls.enter_stream(vm, value, node)
+    if found is not None and found.cls == cuda_calls.MANAGER:
+        return cuda_calls.enter_made(vm, found, node)
     entered, leave = enter_value(vm, value, node)
     if item.optional_vars is not None:
         assignment.assign(vm, item.optional_vars, entered, scope, node)
@@ -140,7 +143,12 @@ def call_stack(
         return NONE
     if name not in ("enter_context", "enter_async_context", "push", "callback") or not args:
         return UNKNOWN
-    if not name.startswith("enter"):
+    made = vm.heap.get(args[0]) if isinstance(args[0], Ref) else None
+    entered: Value = NONE
+    if name.startswith("enter") and made is not None and made.cls == cuda_calls.MANAGER:
+        vm.entered.append(cuda_calls.enter_made(vm, made, node))
+        leave = Partial(External("#leave"), (Const(len(vm.entered) - 1),), ())
+    elif not name.startswith("enter"):
         entered, leave = args[0], Partial(args[0], tuple(args[1:]), tuple(kwargs.items()))
     else:
         entered, exit_method = enter_value(vm, args[0], node)
@@ -149,6 +157,14 @@ def call_stack(
         leave = Partial(exit_method, (NONE, NONE, NONE), ())
     vm.heap.replace(owner, slots={**found.slots, len(found.slots): leave})
     return entered
+
+
+def left(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
+    """Leave a manager of torch that a stack entered."""
+    at = constant(args[0])
+    if isinstance(at, int):
+        vm.entered[at]()
+    return NONE
 
 
 def close_stack(vm: Interpreter, owner: Value, node: ast.AST) -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
 
 from capturelint.static.events import Site
 from capturelint.static.homes import Objects
 from capturelint.static.index import FunctionDef, Module
 from capturelint.static.records import quick
 from capturelint.static.values import Test, Value
+
+Line: TypeAlias = tuple[Path, int]
 
 
 @dataclass(slots=True)
@@ -53,8 +57,8 @@ class Stream:
     """False where work was put on it before it waited for anything."""
     waits: bool = False
     """True where the code under it waits for something that nobody knows."""
-    marked: bool = False
-    """True where an event that outlives the step was recorded after the work: code elsewhere may wait for it."""
+    waits_elsewhere: set[Line] = field(default_factory=set)
+    """Lines that wait for an event that outlives the step and was recorded after the work."""
 
 
 def at_work(call: Call) -> bool:

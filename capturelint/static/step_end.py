@@ -18,7 +18,7 @@ def finish_step(vm: Interpreter) -> None:
         judge_store(vm, store)
     for side in vm.side_streams.values():
         if not side.joined:
-            sure = Confidence.POSSIBLE if side.marked else Confidence.CERTAIN
+            sure = Confidence.POSSIBLE if side.waits_elsewhere - vm.step.waits else Confidence.CERTAIN
             vm.emit(EventKind.STREAM, side.site, "unjoined", sure)
         elif not side.forked:
             vm.emit(EventKind.STREAM, side.site, "unforked", Confidence.LIKELY)
