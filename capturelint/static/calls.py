@@ -1,7 +1,7 @@
 """Calls: of analysed functions (by running them), of classes (by building them), of Python's and torch's own.
 
 A call of an analysed function is run with its real arguments, so every finding carries the chain of calls that led to
-it. Recursion and depth end in ``Unknown``.
+it; of one that is called often, calls like an earlier one are looked up. Recursion and depth end in ``Unknown``.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from capturelint.static import (
     registries,
     results,
     steady,
+    summaries,
     torch_calls,
 )
 from capturelint.static.homes import Object, Sort, as_slots
 from capturelint.static.index import ClassDef, FunctionDef, FunctionNode
 from capturelint.static.records import replace
 from capturelint.static.state import Call, RaisedError
+from capturelint.static.summaries import Tally
 from capturelint.static.values import (
     NONE,
     UNKNOWN,
@@ -211,8 +213,30 @@ def run_function(
     active = sum(call.definition is definition for call in vm.stack)
     counted = any(int_constant(value) is not None for value in args)
     if active > (MAX_ACTIVE if counted else 1) or len(vm.stack) > MAX_DEPTH or vm.fuel <= 0:
+        vm.untold += 1
         escape(vm, [*args, *kwargs.values()])
         return UNKNOWN
+    if function.scope is not None:
+        vm.untold += 1  # it may read names of a call that is running
+        return enter(vm, function, args, kwargs, node, extra)
+    tally = vm.tallies.get(definition)
+    if tally is None:
+        tally = vm.tallies[definition] = Tally()
+    if tally.pays and summaries.can_keep(vm) and not is_manager(definition):
+        given = [*args, *kwargs.values()]
+        key = (function, extra, *kwargs)
+        return summaries.call(vm, tally, key, given, lambda: enter(vm, function, args, kwargs, node, extra))
+    before = vm.fuel
+    value = enter(vm, function, args, kwargs, node, extra)
+    tally.add(before - vm.fuel)
+    return value
+
+
+def enter(
+    vm: Interpreter, function: Function, args: list[Value], kwargs: dict[str, Value], node: ast.AST, extra: bool
+) -> Value:
+    """Run the body of an analysed function. Raises ``RaisedError`` where it surely does, inside a ``try``."""
+    definition = function.definition
     scope = Scope(function.module, function.scope)
     scope.owner = function.owner
     call = Call(definition.qualified_name, function.module, node, definition)
@@ -360,6 +384,7 @@ def run_lambda(
     vm: Interpreter, function: Lambda, args: list[Value], kwargs: dict[str, Value], node: ast.AST, _extra: bool
 ) -> Value:
     """Run a lambda."""
+    vm.untold += 1
     if len(vm.stack) > MAX_DEPTH:
         return UNKNOWN
     scope = Scope(function.module, function.scope)

@@ -192,6 +192,17 @@ class Driver:
 
     # ---------------------------------------------------------------- hooks
 
+    def knows(self, ident: int) -> bool:
+        """Whether something is known of a tensor that is not so of one like it."""
+        known = self.idents, self.copied, self.outputs.made, self.buckets.padded
+        return any(ident in those for those in (*known, self.blocks.in_flight, self.blocks.fetched))
+
+    @property
+    def situation(self) -> tuple[object, ...]:
+        """What decides, outside the recording, what a call means; calls that change more than this are not kept."""
+        waiting = bool(self.blocks.in_flight or self.blocks.fetched)
+        return self.captures, self.loops, self.replays, self.replays_before, self.begun, waiting, bool(self.rewritten)
+
     @property
     def replays(self) -> int:
         """How many replays there were."""
@@ -253,6 +264,7 @@ class Driver:
         home = Home(owner.oid, key)
         if vm.recording or not self.captures or home not in self.loaded:
             return
+        vm.untold += 1
         before = self.values.get(home, NONE)
         fresh = [t for t in fresh_tensors(vm.heap, value) if t.ident not in self.idents]
         fresh += [
@@ -310,6 +322,7 @@ class Driver:
         own = name in scope.nonlocals or any(call is vm.stack[-1] for call in self.around)
         rebound = rebound and not chained and own and not walks_literal(node)
         if rebound and old is not None and old.ident not in self.copied and not old.parameter:
+            vm.untold += 1
             fresh = frozenset({new.ident} if new is not None else ())
             self.pending.append(Pending(EventKind.INPUT_REBIND, vm.site(node), "name", name, fresh=fresh))
         return self.alias(vm, value, node)
@@ -370,6 +383,7 @@ class Driver:
         new = tensor_in(value)
         if vm.recording or not self.captures or (new is not None and new.ident == tensor.ident != 0):
             return
+        vm.untold += 1
         any_one = tensor.home is None or not tensor.ident  # from a walk over parameters, or kept from one
         walked = tensor.parameter and any_one and any(map(is_parameter, self.values.values()))
         if walked or tensor.home in self.loaded or tensor.ident in self.idents:
@@ -379,6 +393,7 @@ class Driver:
         """A module is moved, cast or loaded by assignment: its parameters get new memory."""
         if vm.recording or not self.captures:
             return
+        vm.untold += 1
         inside = {found.oid for _, found in vm.heap.reach(owner) if isinstance(found, Ref)}
         for home in self.loaded:
             held = self.values.get(home)
@@ -388,6 +403,7 @@ class Driver:
 
     def on_load_state(self, vm: Interpreter, owner: Ref, saved: Value) -> None:
         """``load_state_dict``: everything in a module is filled with what was saved, or, uncopied, with itself."""
+        vm.untold += 1
         itself = isinstance(saved, Ref) and self.live_states.get(saved.oid) == owner.oid
         if not vm.recording and not self.in_step(vm) and not itself:
             inside = {found.oid for _, found in vm.heap.reach(owner) if isinstance(found, Ref)}
@@ -399,6 +415,7 @@ class Driver:
             self.buckets.on_negative(vm, target)
         if vm.recording:
             return
+        vm.untold += 1
         if self.captures:
             self.overwrite(vm, target, node)
         self.copied.add(target.ident)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from operator import is_
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from capturelint.static.events import Site
 from capturelint.static.index import ClassDef
@@ -29,6 +30,9 @@ from capturelint.static.values import (
     varies_of,
 )
 from capturelint.vocabulary import Varies
+
+if TYPE_CHECKING:
+    from capturelint.static.summaries import Summary
 
 
 class Sort(Enum):
@@ -296,6 +300,8 @@ class Step:
     capturing: set[object] = field(default_factory=set)
     """The streams that the capture was begun on."""
     work: int = 0
+    summaries: dict[tuple[object, ...], list[Summary]] = field(default_factory=dict)
+    """The calls in it that others like them need not repeat."""
 
 
 @quick

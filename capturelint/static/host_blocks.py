@@ -27,6 +27,7 @@ class HostBlocks:
     def on_staged(self, vm: Interpreter, source: Tensor) -> None:
         """A copy from pinned memory is under way until somebody waits."""
         if not vm.recording and source.ident:
+            vm.untold += 1
             self.in_flight.add(source.ident)
 
     def on_wait(self) -> None:
@@ -37,6 +38,7 @@ class HostBlocks:
     def on_fetched(self, vm: Interpreter, target: Tensor) -> None:
         """The device copies into a pinned block, and nobody has waited for it."""
         if not vm.recording and target.ident:
+            vm.untold += 1
             self.fetched[target.ident] = vm.stack[-1].definition
 
     def on_host_read(self, vm: Interpreter, tensor: Tensor, node: ast.AST) -> None:

@@ -220,6 +220,7 @@ def tensor_item(vm: Interpreter, tensor: Tensor, index: Value, node: ast.Subscri
         return results.result(vm, [tensor, *parts], node, rank, tensor.kind)
     narrowed = any(not whole(part) for part in parts)
     if vm.driver is not None and isinstance(parts[0], Slice):
+        vm.untold += tensor.rows is not None
         vm.driver.buckets.on_rows(tensor)
     made = replace(tensor, rank=rank, view=tensor.view or narrowed, rows=num_rows(vm, tensor, parts[0]))
     if narrowed and tensor.home is None and tensor.ident in vm.step.written:

@@ -31,6 +31,7 @@ from capturelint.static.index import ClassDef, FunctionDef, Index, Module
 from capturelint.static.records import replace
 from capturelint.static.state import Call, State, Stream
 from capturelint.static.statements import STATEMENTS
+from capturelint.static.summaries import Tally
 from capturelint.static.values import (
     UNKNOWN,
     Class,
@@ -101,6 +102,9 @@ class Interpreter:
         self.asked = ""
         """The name that such a method asked for last."""
         self.instances: dict[object, Value] = {}
+        self.tallies: dict[FunctionDef, Tally] = {}
+        self.untold = 0
+        """How often something happened that no summary of a call can tell, since it depends on what came before."""
         self.remembered: dict[object, Value] = {}
         """What functions that keep their answers gave, by function and arguments."""
         self.records: dict[ast.AST, ClassDef] = {}

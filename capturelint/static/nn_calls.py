@@ -109,6 +109,7 @@ def call_nn_method(
             return owner
         case "state_dict" if vm.driver is not None:
             state = vm.heap.new(Object(Sort.DICT, element=Tensor(vm.module_memory, None, parameter=True)))
+            vm.untold += 1
             vm.driver.live_states[state.oid] = owner.oid
             return state
         case "load_state_dict":

@@ -265,6 +265,7 @@ def padded(vm: Interpreter, lead: Tensor, args: list[Value], kwargs: dict[str, V
     """``F.pad(x, pad, mode, value)``: what stands in the rows behind those of ``x``."""
     number = constant(args[3] if len(args) > 3 else kwargs.get("value", Const(0)))
     if number in (0, None) and lead.zero and vm.driver is not None:
+        vm.untold += 1
         vm.driver.buckets.on_padded(made)
     return replace(made, negative=made.negative or (isinstance(number, (int, float)) and number < 0))
 

@@ -49,6 +49,7 @@ def global_name(vm: Interpreter, name: str, module: Module) -> Value:
     if present is not None and (type(present) is not Ref or vm.heap.get(present) is not None):
         return present  # type: ignore[return-value]
     # Evaluated now, or again: what a path made that was given up is gone with it.
+    vm.untold += 1
     module.globals[name] = UNKNOWN  # a definition that needs itself finds nothing
     value = define(vm, name, module)
     module.globals[name] = value
