@@ -177,7 +177,7 @@ def join_stream(vm: Interpreter, side: Value, waiter: Value) -> None:
     vm.step.forked.update(options(waiter))
     for option in options(side):
         if (found := vm.side_streams.get(option)) is not None:
-            found.joined = True
+            found.joined = found.rejoined = True
         elif option is UNKNOWN:
             for stream in vm.side_streams.values():
                 stream.joined = True
@@ -272,7 +272,9 @@ def enter_stream(vm: Interpreter, stream: Value, node: ast.AST) -> Callable[[], 
     vm.stream_stack.append(side)
     if vm.recording and side is not UNKNOWN and side not in vm.step.capturing:
         waits = any(isinstance(part, ast.Attribute) and part.attr == "wait" for part in ast.walk(node))
-        vm.side_streams[side] = Stream(vm.site(node), joined=True, waits=waits)
+        before = vm.side_streams.get(side)
+        rejoined = before is not None and before.rejoined
+        vm.side_streams[side] = Stream(vm.site(node), joined=True, waits=waits, rejoined=rejoined)
 
     def leave() -> None:
         vm.stream_stack.pop()

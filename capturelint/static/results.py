@@ -83,7 +83,7 @@ def fork(vm: Interpreter, node: ast.AST) -> None:
     """Device work under ``with torch.cuda.stream(side)`` while recording."""
     if not vm.stream_stack or (found := vm.side_streams.get(vm.stream_stack[-1])) is None:
         return
-    found.joined = False
+    found.joined, found.doubt = False, vm.doubt
     if not (found.waits or {vm.stream_stack[-1], UNKNOWN} & vm.step.forked):
         found.forked = False
 

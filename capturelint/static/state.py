@@ -57,6 +57,10 @@ class Stream:
     """False where work was put on it before it waited for anything."""
     waits: bool = False
     """True where the code under it waits for something that nobody knows."""
+    doubt: int = 0
+    """Conditions that nobody knows around the work put on it last."""
+    rejoined: bool = False
+    """True where somebody waited for earlier work of the same step."""
     waits_elsewhere: set[Line] = field(default_factory=set)
     """Lines that wait for an event that outlives the step and was recorded after the work."""
 

@@ -18,7 +18,9 @@ def finish_step(vm: Interpreter) -> None:
         judge_store(vm, store)
     for side in vm.side_streams.values():
         if not side.joined:
-            sure = Confidence.POSSIBLE if side.waits_elsewhere - vm.step.waits else Confidence.CERTAIN
+            # Work that is put on it again under a condition may be what the last round of a loop leaves out.
+            unsure = side.waits_elsewhere - vm.step.waits or (side.doubt and side.rejoined)
+            sure = Confidence.POSSIBLE if unsure else Confidence.CERTAIN
             vm.emit(EventKind.STREAM, side.site, "unjoined", sure)
         elif not side.forked:
             vm.emit(EventKind.STREAM, side.site, "unforked", Confidence.LIKELY)
