@@ -129,6 +129,8 @@ class Driver:
         """What ``state_dict`` gave, by number, and the module whose very tensors are in it."""
         self.replaced: dict[Home, Ref] = {}
         """Objects that recorded code read, by the slots that hold another one since the capture."""
+        self.same_step: bool | None = None
+        """Whether compiled code ran since its step was marked; ``None`` where every call is a step of its own."""
         self.buckets = Buckets(facts.negative, facts.zero_padded)
         facts.arguments.start(final)
 
@@ -312,7 +314,7 @@ class Driver:
     def on_bind(self, vm: Interpreter, scope: Scope, name: str, value: Value, node: ast.AST) -> Value:
         """A local name is bound after the capture: to another tensor than the graph's, or to an output."""
         if vm.recording or not self.captures:
-            return value
+            return self.alias(vm, value, node)
         outer = scope.holder(name) if name in scope.nonlocals else scope
         before = outer.names.get(name) if outer is not None else None
         old, new = tensor_in(before) if before is not None else None, tensor_in(value)
@@ -363,7 +365,7 @@ class Driver:
 
     def named(self, vm: Interpreter, value: Value, node: ast.AST, begun: int) -> Value:
         """The same value; an output of a replay since ``begun`` knows where it was given."""
-        if vm.recording or not self.captures or not isinstance(value, Tensor):
+        if vm.recording or not self.replays or not isinstance(value, Tensor):
             return value
         later = self.outputs.written(value) > max(self.replays_before, begun)
         if later and (value.output or value.home in self.moved):
@@ -501,8 +503,14 @@ class Driver:
         """What compiled code gives is in the memory of a graph as well, until it is called again."""
         if vm.recording:
             return value
-        self.outputs.on_replay(UNKNOWN)
+        if self.same_step is not True:
+            self.outputs.on_replay(UNKNOWN)
+        self.same_step = self.same_step if self.same_step is None else True
         return as_output(value)
+
+    def on_step_begin(self) -> None:
+        """``cudagraph_mark_step_begin()``: what compiled code gave before may be overwritten, and only from here on."""
+        self.same_step = False
 
     def on_register(self, vm: Interpreter, key: Value, value: Value) -> None:
         """A graph is kept under a key: host values in the key are the same whenever that graph is replayed."""

@@ -319,6 +319,13 @@ def seeded(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: a
     return UNKNOWN
 
 
+def step_begun(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
+    """``torch.compiler.cudagraph_mark_step_begin()``."""
+    if vm.driver is not None:
+        vm.driver.on_step_begin()
+    return NONE
+
+
 def filled_by_vector(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
     """``vector_to_parameters(vector, parameters)``: every parameter's ``data`` becomes a part of the vector."""
     walked = args[1] if len(args) > 1 else kwargs.get("parameters", UNKNOWN)
@@ -396,6 +403,7 @@ SPECIAL: dict[str, Callable[[Interpreter, list[Value], dict[str, Value], ast.AST
     "torch.nn.Parameter": parameter,
     "torch.nn.parameter.Parameter": parameter,
     "torch.nn.Buffer": parameter,
+    "torch.compiler.cudagraph_mark_step_begin": step_begun,
     "torch.Generator": generator,
     "torch.nn.utils.vector_to_parameters": filled_by_vector,
     "torch.nn.utils.convert_parameters.vector_to_parameters": filled_by_vector,
