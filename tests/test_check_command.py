@@ -207,6 +207,45 @@ def test_an_entry_can_be_named(run, write):
     assert [entry["why"] for entry in json.loads(out)["entries"]] == ["named by --entry"]
 
 
+PROTOCOL = """\
+import torch
+
+
+class State:
+    def __init__(self, device):
+        self.cache = torch.zeros(8, 4, device=device)
+        self.position = 0
+
+
+def build(device):
+    return State(device)
+
+
+def inputs(batch, step, device):
+    return {"x": torch.ones(4, device=device)}
+
+
+def step(state, x):
+    state.cache[state.position] = x
+    state.position += 1
+    return state.cache.sum()
+
+
+def capture(device):
+    state, graph = build("cuda"), torch.cuda.CUDAGraph()
+    print(step(state, torch.ones(4, device="cuda")).item())
+    with torch.cuda.graph(graph):
+        step(state, torch.ones(4, device="cuda"))
+    return graph
+"""
+
+
+@pytest.mark.parametrize(("name", "found"), [("step", [("model.py", 19, "baked-scalar")]), ("capture", [])])
+def test_a_named_entry_is_run_as_what_it_is(run, write, name, found):
+    write(model=PROTOCOL)
+    assert rules(run("check", "model.py", "--entry", f"model:{name}", "--format", "json")[1]) == found
+
+
 @pytest.mark.parametrize("name", ["model:gone", "gone:helper", "model", "model:Gone.step"])
 def test_an_entry_that_does_not_exist_is_a_usage_error(run, write, name):
     write(model=NO_ENTRY)

@@ -168,10 +168,10 @@ def test_nothing_of_what_is_checked_is_run(run, tmp_path):
         "torch.py",
     ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(trap + STEP)
+        (tmp_path / name).write_text(f"{trap}{STEP}\n\ndef read(state, x):\n    return step(state, x)\n")
     (tmp_path / "pyproject.toml").write_text(
         "[build-system]\nrequires = []\nbuild-backend = 'setup'\nbackend-path = ['.']\n"
-        "[tool.capturelint]\nentry = ['model:step']\n"
+        "[tool.capturelint]\nentry = ['model:read']\n"
         "[project]\nname = 'trap'\ndependencies = ['torch>=2.6']\n"
     )
     code, _, err = run("check", ".", "--follow", "pkg")

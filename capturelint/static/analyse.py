@@ -249,7 +249,11 @@ def check_syntax(text: str, path: Path) -> None:
 
 
 def named_entry(spec: str, index: Index) -> Entry:
-    """The entry that ``--entry MODULE:NAME`` names. Raises ``UsageError``."""
+    """The entry that ``--entry MODULE:NAME`` names, run as what its file shows it to be. Raises ``UsageError``.
+
+    What is given to the ``step`` of a protocol module is known from ``build`` and ``inputs`` whoever names it; a
+    function around a capture is no recorded code. Only a guess becomes sure by being named.
+    """
     module_name, _, name = spec.partition(":")
     module = index.find(module_name)
     if module is None and module_name.endswith(".py"):
@@ -267,7 +271,11 @@ def named_entry(spec: str, index: Index) -> Entry:
         function = module.functions.get(name)
     if function is None:
         raise UsageError(f"--entry {spec}: no function or method '{name}' in {module.path}")
-    return Entry(module.path, function.node.lineno, name, "named by --entry", EntryKind.FUNCTION, module, function)
+    why = "named by --entry"
+    shown = next((entry for entry in find_entries(module) if entry.function is function), None)
+    if shown is not None:
+        return replace(shown, name=name, why=why, capped=False)
+    return Entry(module.path, function.node.lineno, name, why, EntryKind.FUNCTION, module, function)
 
 
 def with_room(run: Callable[[], Analysed]) -> Analysed:
