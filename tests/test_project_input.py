@@ -150,9 +150,11 @@ def test_a_name_is_escaped_in_patches_and_errors(run, tmp_path):
     assert not {"\x1b", "\u202e"} & set("".join(out + err for _, out, err in said))
 
 
-def test_an_output_file_that_cannot_be_written(run, tmp_path):
+@pytest.mark.parametrize("words", [("check", "m.py"), ("logs", "m.py"), ("plan", "sizes.csv")])
+def test_an_output_file_that_cannot_be_written(run, tmp_path, words):
     (tmp_path / "m.py").write_text(STEP)
-    code, out, err = run("check", "m.py", "--output", "gone/report.txt")
+    (tmp_path / "sizes.csv").write_text("batch_size,count\n1,2\n")
+    code, out, err = run(*words, "--output", "gone/report.txt")
     assert (code, out, err) == (2, "", "error: --output gone/report.txt: No such file or directory\n")
 
 

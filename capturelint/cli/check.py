@@ -13,6 +13,7 @@ import typer
 
 from capturelint import __version__
 from capturelint.catalog import add_rules, find_rules
+from capturelint.cli.output import write
 from capturelint.cli.terminal import colour_and_width, shows_progress
 from capturelint.cli.waiting import Waiting
 from capturelint.config import Config, declared_torch, is_in_project, is_version_or_range, load_config
@@ -120,13 +121,13 @@ def run(
             sources = Sources()
             again = check(paths, replace(asked, sources=sources))
             report = report_of(again, version, level, wanted, unwanted, settings)
-    write(report, format, output, statistics, quiet, sources)
+    write_report(report, format, output, statistics, quiet, sources)
     if html is not None:
         from capturelint.cli.fixing import patches
         from capturelint.report.html import check_html
 
         cures = patches(report.shown)
-        save(check_html(report, sources.lines, ["capturelint", *sys.argv[1:]], cures), html, "--html")
+        write(check_html(report, sources.lines, ["capturelint", *sys.argv[1:]], cures), html, "--html")
     for error in report.errors:
         print(f"error: {visible(str(error))}", file=sys.stderr)
     if asked.store is not None and asked.store.refusal:
@@ -262,21 +263,10 @@ def ignored_in_file(finding: Finding, settings: Config) -> bool:
     )
 
 
-def write(
+def write_report(
     report: CheckReport, format: Format, output: Path | None, statistics: bool, quiet: bool, sources: Sources
 ) -> None:
     """Write the report to the file or to stdout."""
     colour, width = colour_and_width(output)
     text = render(report, format, read=sources.lines, colour=colour, width=width, statistics=statistics, quiet=quiet)
-    if output is None:
-        sys.stdout.write(text)
-    else:
-        save(text, output, "--output")
-
-
-def save(text: str, path: Path, option: str) -> None:
-    """Write a report to a file. Raises ``UsageError``."""
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{option} {path}: {error.strerror}") from error
+    write(text, output)

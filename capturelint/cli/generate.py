@@ -12,6 +12,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from capturelint.cli.output import write
 from capturelint.errors import CapturelintError, DeviceError, HistogramError, TargetError, UsageError
 from capturelint.planning.probe import Kind, Shape, probe_model, probe_plain
 from capturelint.planning.record import read_buckets
@@ -205,14 +206,6 @@ def refuse_unsafe(target: str, sizes: Sizes, tiny: bool, quiet: bool) -> None:
         sys.stdout.write(render_verify_text(report, source_lines))
         said = "is unsafe" if report.verdict == "unsafe" else "fails without any capture"
         raise TargetError(f"{target}: the step {said}, so no runner is written; --unsafe writes it anyway")
-
-
-def write(text: str, output: Path) -> None:
-    """Write the module. Raises ``UsageError``."""
-    try:
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"--output {output}: {error.strerror}") from error
 
 
 def summary(target: str, output: Path, text: str, shape: Shape, sizes: Sizes) -> list[str]:

@@ -19,6 +19,7 @@ import typer
 from typer.core import TyperCommand
 
 from capturelint.catalog import load_messages, nearest
+from capturelint.cli.output import write
 from capturelint.cli.terminal import colour_and_width, shows_progress
 from capturelint.errors import UsageError
 from capturelint.escape import visible
@@ -139,17 +140,6 @@ def progress(files: Iterable[Path], *, shown: bool) -> Iterator[Callable[[int], 
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("reading", total=sum(sizes) or None)
         yield lambda size: bar.advance(task, size)
-
-
-def write(text: str, output: Path | None) -> None:
-    """Print the report, or write it to a file."""
-    if output is None:
-        sys.stdout.write(text)
-        return
-    try:
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{output}: {error.strerror or error}") from error
 
 
 def run_and_read(

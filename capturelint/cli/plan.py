@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from capturelint import __version__
+from capturelint.cli.output import write
 from capturelint.cli.terminal import width_of
 from capturelint.errors import HistogramError
 from capturelint.planning.arrivals import simulate
@@ -122,10 +123,7 @@ def command(
         text = " ".join(map(str, plan.sizes)) + "\n"
     else:
         text = "\n".join(text_lines(plan, compared, pasted, None if output else width_of(sys.stdout))) + "\n"
-    if output:
-        write(text, output, "--output")
-    else:
-        sys.stdout.write(text)
+    write(text, output)
 
 
 def read_or_simulate(
@@ -155,14 +153,6 @@ def read(name: str) -> str:
         raise HistogramError(f"{name}: {error.strerror}") from error
     # A log may hold any bytes; a histogram that does is rejected by what the replacement character is not.
     return content.decode("utf-8", "replace")
-
-
-def write(text: str, path: Path, option: str) -> None:
-    """Write a file. Raises ``HistogramError``."""
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise HistogramError(f"{option} {path}: {error.strerror}") from error
 
 
 def graph_bytes(text: str | None, measured: Measured | None) -> int | None:

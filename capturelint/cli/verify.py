@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from capturelint.catalog import find_rules
+from capturelint.cli.output import write
 from capturelint.cli.terminal import colour_and_width, shows_progress
 from capturelint.cli.waiting import Waiting
 from capturelint.compiler.findings import compile_findings, summary
@@ -293,15 +294,3 @@ def source_lines(path: Path, cell: int | None) -> list[str]:
         return path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
-
-
-def write(text: str, output: Path | None, option: str = "--output") -> None:
-    """To a file or to stdout. Raises ``UsageError`` where the file cannot be written."""
-    if output is None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-        return
-    try:
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{option} {output}: {error.strerror}") from error
