@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from capturelint.catalog import nearest
-from capturelint.errors import ConfigError
+from capturelint.catalog import find_rules, nearest
+from capturelint.errors import ConfigError, UsageError
 from capturelint.vocabulary import Confidence
 
 if TYPE_CHECKING:
@@ -87,14 +87,22 @@ def load_config(start: Path, explicit: Path | None = None) -> Config:
 
 
 def read_table(path: Path, *, required: bool = False) -> Table | None:
-    """The table of one file; ``None`` where the file is not there or does not speak to us."""
+    """The table of one file; ``None`` where the file is not there or does not speak to us.
+
+    A file that only we read has to be readable; what another tool's file says to us is not known where it is not.
+    """
+    ours = required or path.name == "capturelint.toml"
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        if required:
-            raise ConfigError(
-                f"{path}: the configuration cannot be read: {getattr(error, 'strerror', None) or error}"
-            ) from error
+        content = path.read_bytes()
+    except OSError as error:
+        if required or (ours and os.path.lexists(path)):
+            raise unreadable(path, error) from error
+        return None
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        if ours or b"capturelint" in content:
+            raise unreadable(path, error) from error
         return None
     if path.name == "capturelint.toml":
         return parse_toml(path, text)
@@ -109,12 +117,25 @@ def read_table(path: Path, *, required: bool = False) -> Table | None:
     return table
 
 
+def unreadable(path: Path, error: OSError | UnicodeDecodeError) -> ConfigError:
+    """The error for a file whose text is not known."""
+    why = error.strerror if isinstance(error, OSError) else f"not valid utf-8: byte {error.object[error.start]:#04x}"
+    return ConfigError(f"{path}: the configuration cannot be read: {why}")
+
+
+TOML_PLACE = re.compile(r" \(at line (\d+), column (\d+)\)\Z")
+"""How tomllib ends its messages; in a report the place stands in front."""
+
+
 def parse_toml(path: Path, text: str) -> Table:
-    """A TOML file. Raises ``ConfigError``, whose text has the line."""
+    """A TOML file. Raises ``ConfigError`` with line and column."""
     try:
         return load_toml(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+        said = str(error)
+        place = TOML_PLACE.search(said)
+        where = f"{path}:{place[1]}:{place[2]}" if place else str(path)
+        raise ConfigError(f"{where}: not valid TOML: {TOML_PLACE.sub('', said)}") from error
 
 
 def load_toml(text: str) -> Table:
@@ -211,8 +232,8 @@ def confidence_of(path: Path, table: Table) -> Confidence | None:
     levels = {level.word: level for level in Confidence if level is not Confidence.PROVEN}
     if value is not None and value not in levels:
         raise ConfigError(
-            f"{locate(path, 'confidence')}: unknown confidence '{value}'{nearest(value, levels)}; "
-            f"choose from {', '.join(levels)}"
+            f"{locate(path, 'confidence')}: unknown confidence '{value}'"
+            + (nearest(value, levels) or f"; choose from {', '.join(levels)}")
         )
     return levels[value] if value else None
 
@@ -223,6 +244,17 @@ def per_file_ignores_of(path: Path, table: Table) -> tuple[tuple[str, tuple[str,
     if not isinstance(value, dict):
         raise wrong_type(path, "per-file-ignores", "a table of pattern = [rules]", value)
     return tuple((pattern, texts_of(path, value, pattern)) for pattern in value)
+
+
+def require_rules(config: Config) -> None:
+    """Raise ``ConfigError`` for a rule that there is not; those that the project brings along are known by now."""
+    chosen = [("select", config.select), ("ignore", config.ignore), *config.per_file_ignores]
+    for key, rules in chosen:
+        try:
+            find_rules(rules)
+        except UsageError as error:
+            where = locate(config.path, key) if config.path is not None else key
+            raise ConfigError(f"{where}: {error}") from error
 
 
 def wrong_type(path: Path, key: str, wanted: str, value: object) -> ConfigError:

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from capturelint.config import Config, load_config
+from capturelint.config import Config, load_config, require_rules
 from capturelint.errors import ConfigError
 from capturelint.vocabulary import Confidence
 
@@ -110,10 +110,13 @@ def test_a_wrong_type_names_the_key_and_the_type(tmp_path):
     )
 
 
-def test_an_unknown_confidence_names_the_levels(tmp_path):
-    assert fault(tmp_path / "capturelint.toml", "confidence = 'certein'\n") == (
-        "capturelint.toml:1: unknown confidence 'certein'; did you mean 'certain'?; "
-        "choose from possible, likely, certain"
+@pytest.mark.parametrize(
+    ("level", "cure"),
+    [("certein", "did you mean 'certain'?"), ("high", "choose from possible, likely, certain")],
+)
+def test_an_unknown_confidence_names_the_levels(tmp_path, level, cure):
+    assert fault(tmp_path / "capturelint.toml", f"confidence = '{level}'\n") == (
+        f"capturelint.toml:1: unknown confidence '{level}'; {cure}"
     )
 
 
@@ -137,5 +140,37 @@ def test_rules_of_a_pattern_are_a_list(tmp_path):
     )
 
 
-def test_invalid_toml_names_the_file(tmp_path):
-    assert fault(tmp_path / "capturelint.toml", "entry = [\n").startswith("capturelint.toml: not valid TOML: ")
+@pytest.mark.parametrize(
+    ("text", "where"), [("\n[[select\n", "capturelint.toml:2:9: "), ("entry = [\n", "capturelint.toml: ")]
+)
+def test_invalid_toml_names_the_file_and_the_place(tmp_path, text, where):
+    assert fault(tmp_path / "capturelint.toml", text).startswith(f"{where}not valid TOML: ")
+
+
+@pytest.mark.parametrize("key", ["torch = '2.7'\nselect", "exclude = []\nignore", "[per-file-ignores]\n'a/*'"])
+def test_an_unknown_rule_names_file_and_line(tmp_path, key):
+    write(tmp_path / "capturelint.toml", f"{key} = ['host-snyc']\n")
+    with pytest.raises(ConfigError, match=r"capturelint\.toml:2: unknown rule 'host-snyc'; did you mean 'host-sync'"):
+        require_rules(load_config(tmp_path))
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path):
+    (tmp_path / "capturelint.toml").write_bytes(b"\xef\xbb\xbftorch = '2.7'\n")
+    assert load_config(tmp_path).torch == "2.7"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("capturelint.toml", b"# \xe9"), ("pyproject.toml", b"[tool.capturelint]\n# \xe9")]
+)
+def test_a_file_of_ours_that_cannot_be_decoded_is_a_fault(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigError, match=f"{name}: the configuration cannot be read: not valid utf-8: byte 0xe9"):
+        load_config(tmp_path)
+
+
+def test_a_directory_of_that_name_is_a_fault_and_another_tools_is_not(tmp_path):
+    (tmp_path / "pyproject.toml").mkdir()
+    assert load_config(tmp_path).path is None
+    (tmp_path / "capturelint.toml").mkdir()
+    with pytest.raises(ConfigError, match=r"capturelint\.toml: the configuration cannot be read: Is a directory"):
+        load_config(tmp_path)

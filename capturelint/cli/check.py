@@ -16,7 +16,7 @@ from capturelint.catalog import add_rules, find_rules
 from capturelint.cli.output import write
 from capturelint.cli.terminal import colour_and_width, shows_progress
 from capturelint.cli.waiting import Waiting
-from capturelint.config import Config, declared_torch, is_in_project, is_version_or_range, load_config
+from capturelint.config import Config, declared_torch, is_in_project, is_version_or_range, load_config, require_rules
 from capturelint.errors import UsageError
 from capturelint.escape import visible
 from capturelint.finding import Finding
@@ -80,8 +80,9 @@ def run(
     paths = [stdin_filename or path if path == STDIN else path for path in paths]
     settings = load_config(paths[0], config)
     add_rules(settings.rules)
+    require_rules(settings)
+    find_rules([*names(select), *names(ignore)])
     wanted, unwanted = names(select) or settings.select, names(ignore) or settings.ignore
-    find_rules([*wanted, *unwanted])
     level = LEVELS.get(confidence or "", settings.confidence or Confidence.LIKELY)
     if confidence is not None and confidence not in LEVELS:
         raise UsageError(f"--confidence {confidence}: say certain, likely or possible")

@@ -16,7 +16,7 @@ from pygls.workspace import PositionCodec
 
 from capturelint.catalog import add_rules, load_rules
 from capturelint.cli.check import ANY_TORCH, report_of
-from capturelint.config import declared_torch, is_in_project, load_config
+from capturelint.config import declared_torch, is_in_project, load_config, require_rules
 from capturelint.finding import Finding
 from capturelint.static.check import Options, check
 from capturelint.static.files import Sources
@@ -41,6 +41,7 @@ def find(documents: Documents) -> dict[Path, list[Finding]]:
         return {}
     settings = load_config(paths[0])
     add_rules(settings.rules)
+    require_rules(settings)
     version = settings.torch or declared_torch(paths[0])
     options = Options(
         entry=settings.entry,
