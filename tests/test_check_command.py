@@ -255,6 +255,24 @@ def test_an_entry_that_does_not_exist_is_a_usage_error(run, write, name):
     assert err.count("\n") == 1
 
 
+def test_a_configured_entry_may_be_in_a_file_that_is_not_checked(run, write, tmp_path):
+    write(model=PROTOCOL, other=READ)
+    (tmp_path / "capturelint.toml").write_text("entry = ['model:step']\n")
+    code, out, err = run("check", "other.py")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[:2] == [
+        "model:step is configured as an entry, and is in none of the checked files",
+        "no entry found in 1 file, so no recorded code was checked; name one with --entry MODULE:NAME",
+    ]
+    assert rules(run("check", ".", "--format", "json")[1]) == [("model.py", 19, "baked-scalar")]
+
+
+def test_a_configured_entry_that_a_checked_file_does_not_define_is_a_fault(run, write, tmp_path):
+    write(model=PROTOCOL)
+    (tmp_path / "capturelint.toml").write_text("entry = ['model:gone']\n")
+    assert run("check", ".") == (2, "", "error: entry model:gone: no function or method 'gone' in model.py\n")
+
+
 def test_a_parameter_can_be_given_a_type(run, write):
     write(
         cache="class Cache:\n    def read(self, x):\n        return x.tolist()\n",

@@ -50,7 +50,7 @@ def test_a_fault_of_the_analyser_costs_the_file_it_shows_on(tmp_path: Path):
     for name in ("first", "second"):
         (tmp_path / f"{name}.py").write_text(STEP.format(number=1))
     sources = Sources()
-    analyser = Analyser(Index(sources.text), sources, {}, (), 60.0)
+    analyser = Analyser(Index(sources.text), Options(sources=sources))
 
     def faulty(path: Path) -> str:
         return sources.text(path) if path.stem == "second" else sources[path]

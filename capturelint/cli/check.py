@@ -209,6 +209,7 @@ def options(
         store=None if no_cache else store_of(settings),
         sources=sources,
         entry=tuple(entry) or settings.entry,
+        configured=not entry,
         bind=bindings(settings, bind),
         follow=tuple(follow) or settings.follow,
         torch=version,

@@ -54,6 +54,7 @@ def facts(
     add_rules(settings.rules)
     options = Options(
         entry=tuple(entry) or settings.entry,
+        configured=not entry,
         bind=bindings(settings, bind),
         follow=names(follow) or settings.follow,
         torch=settings.torch or declared_torch(paths[0]),

@@ -45,6 +45,7 @@ def find(documents: Documents) -> dict[Path, list[Finding]]:
     version = settings.torch or declared_torch(paths[0])
     options = Options(
         entry=settings.entry,
+        configured=True,
         bind=dict(settings.bind),
         follow=settings.follow,
         torch=ANY_TORCH if version is None and is_in_project(paths[0]) else version,

@@ -23,10 +23,10 @@ from capturelint.catalog import load_operations
 from capturelint.errors import SourceError, UsageError
 from capturelint.report.model import EntryRecord
 from capturelint.static.baseline import Spans, enclosing, spans_of
-from capturelint.static.check import OWN
+from capturelint.static.check import OWN, Options
 from capturelint.static.events import Event
-from capturelint.static.files import Sources, decode_source
-from capturelint.static.index import Index, Lookup, parse
+from capturelint.static.files import decode_source
+from capturelint.static.index import Index, Lookup, Module, parse
 from capturelint.static.regions import Entry, EntryKind, find_entries, may_have_entries
 from capturelint.static.roots import Outcome, Stage, run_entry
 from capturelint.store import digest
@@ -81,38 +81,37 @@ class OutOfTimeError(BaseException):
 class Analyser:
     """Analyses files one by one, over one index; each process that takes part has its own.
 
-    ``entry`` are the entries that the user named; without any, files show their own, but for those of which none is
-    asked.
+    Where the user names no entry, files show their own, but for the ``unasked``.
     """
 
-    def __init__(
-        self,
-        index: Index,
-        sources: Sources,
-        bind: Mapping[str, str],
-        entry: Sequence[str],
-        max_file_s: float,
-        watches: bool = False,
-        unasked: frozenset[Path] = frozenset(),
-    ) -> None:
+    def __init__(self, index: Index, options: Options, unasked: frozenset[Path] = frozenset()) -> None:
         self.index = index
-        self.sources = sources
-        self.stage = Stage(index, load_operations(), bind, watches)
-        self.max_file_s = max_file_s
+        self.sources = options.sources
+        self.stage = Stage(index, load_operations(), options.bind, options.watches)
+        self.max_file_s = options.max_file_s
         self.unasked = unasked
+        self.option = "entry" if options.configured else "--entry"
         self.digests: dict[Path, str] = {}
         self.spans: dict[Path, Spans] = {}
         self.latest: tuple[Path, str] | None = None
         self.parsed = 0
         index.read = self.read
-        self.named = self.files_of(entry)
+        self.named = self.files_of(options) if options.entry else None
 
-    def files_of(self, entry: Sequence[str]) -> dict[Path, list[tuple[int, str]]] | None:
+    def files_of(self, options: Options) -> dict[Path, list[tuple[int, str]]]:
         """The entries that the user named, by the file that they are in. Raises ``UsageError``."""
         found: dict[Path, list[tuple[int, str]]] = {}
-        for at, spec in enumerate(entry):
-            found.setdefault(named_entry(spec, self.index).path, []).append((at, spec))
-        return found or None
+        for at, spec in enumerate(options.entry):
+            if named_module(spec, self.index) is not None or not options.configured:
+                found.setdefault(self.named_entry(spec).path, []).append((at, spec))
+        return found
+
+    def named_entry(self, spec: str) -> Entry:
+        """The entry that the user names so. Raises ``UsageError``."""
+        try:
+            return named_entry(spec, self.index)
+        except UsageError as error:
+            raise UsageError(f"{self.option} {error}") from error
 
     def read(self, path: Path) -> str:
         """The text of a file, as one module; what was read is remembered by its digest."""
@@ -161,7 +160,7 @@ class Analyser:
         if self.named is None:
             entries = [(0, entry) for entry in find_entries(module)]
         else:
-            entries = [(at, named_entry(spec, self.index)) for at, spec in self.named.get(path, ())]
+            entries = [(at, self.named_entry(spec)) for at, spec in self.named.get(path, ())]
         outcomes = [run_entry(self.stage, entry) for _, entry in entries]
         return Analysed(
             path,
@@ -249,33 +248,40 @@ def check_syntax(text: str, path: Path) -> None:
 
 
 def named_entry(spec: str, index: Index) -> Entry:
-    """The entry that ``--entry MODULE:NAME`` names, run as what its file shows it to be. Raises ``UsageError``.
+    """The entry that MODULE:NAME names, run as what its file shows it to be. Raises ``UsageError``.
 
     What is given to the ``step`` of a protocol module is known from ``build`` and ``inputs`` whoever names it; a
     function around a capture is no recorded code. Only a guess becomes sure by being named.
     """
     module_name, _, name = spec.partition(":")
-    module = index.find(module_name)
-    if module is None and module_name.endswith(".py"):
-        found = next((path for path in index.names if str(path) == module_name), None)
-        module = index.load(found) if found is not None else None
+    module = named_module(spec, index)
     if module is None or not name:
-        raise UsageError(f"--entry {spec}: no module '{module_name}' in the checked paths; say MODULE:NAME")
+        raise UsageError(f"{spec}: no module '{module_name}' in the checked paths; say MODULE:NAME")
     owner, _, method = name.rpartition(".")
     if owner:
         definition = module.classes.get(owner.rpartition(".")[2])
         function = definition.methods.get(method) if definition is not None else None
         if function is None and definition is not None:
-            raise UsageError(f"--entry {spec}: class '{owner}' in {module.path} defines no '{method}' itself")
+            raise UsageError(f"{spec}: class '{owner}' in {module.path} defines no '{method}' itself")
     else:
         function = module.functions.get(name)
     if function is None:
-        raise UsageError(f"--entry {spec}: no function or method '{name}' in {module.path}")
+        raise UsageError(f"{spec}: no function or method '{name}' in {module.path}")
     why = "named by --entry"
     shown = next((entry for entry in find_entries(module) if entry.function is function), None)
     if shown is not None:
         return replace(shown, name=name, why=why, capped=False)
     return Entry(module.path, function.node.lineno, name, why, EntryKind.FUNCTION, module, function)
+
+
+def named_module(spec: str, index: Index) -> Module | None:
+    """The checked module, by its name or its file, that MODULE:NAME begins with."""
+    name = spec.partition(":")[0]
+    module = index.find(name)
+    if module is None and name.endswith(".py"):
+        found = next((path for path in index.names if str(path) == name), None)
+        return index.load(found) if found is not None else None
+    return module
 
 
 def with_room(run: Callable[[], Analysed]) -> Analysed:

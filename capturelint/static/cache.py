@@ -63,7 +63,7 @@ class Cache:
         bind = [part for pair in sorted(options.bind.items()) for part in pair]
         self.base = digest(tool_digest(), *bind, "\0", *options.follow)
         where = os.getcwd(), os.fspath(options.root)
-        self.report_base = digest(self.base, *where, options.torch or "", *options.entry)
+        self.report_base = digest(self.base, *where, options.torch or "", str(options.configured), *options.entry)
 
     # ---------------------------------------------------------------- a whole run
 

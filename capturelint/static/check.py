@@ -45,10 +45,12 @@ WATCHED_BYTES = {word: word.encode() for word in WATCHED}
 class Options:
     """What ``check`` is asked for. ``entry`` is MODULE:NAME, ``bind`` maps a parameter to MODULE:CLASS.
 
+    ``configured`` entries are the whole project's: one in a file that is not checked is told, and is no fault.
     ``jobs`` 0 is one process for each core. Without a ``store`` nothing is kept and nothing that was kept is used.
     """
 
     entry: tuple[str, ...] = ()
+    configured: bool = False
     bind: Mapping[str, str] = field(default_factory=dict)
     follow: tuple[str, ...] = ()
     torch: str | None = None
@@ -241,7 +243,7 @@ def new_analyser(index: Index, options: Options, unasked: frozenset[Path] = froz
     """The analyser, imported where there is something to analyse. Raises ``UsageError`` for a missing entry."""
     from capturelint.static.analyse import Analyser
 
-    return Analyser(index, options.sources, options.bind, options.entry, options.max_file_s, options.watches, unasked)
+    return Analyser(index, options, unasked)
 
 
 def analyse_missing(
@@ -302,6 +304,12 @@ def conclude(
         if ran.exhausted
     ]
     notes += [f"{relative(one.path)}: {one.given_up}; it was not analysed" for one in found if one.given_up]
+    run = {ran.rank[0] for ran in ordered}
+    notes += [
+        f"{spec} is configured as an entry, and is in none of the checked files"
+        for at, spec in enumerate(options.entry)
+        if options.configured and at not in run
+    ]
     if unasked:
         notes.append(as_generated(unasked))
     if options.torch is None:
