@@ -90,6 +90,8 @@ def call_one(
             if vm.driver is not None and isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 for value in args if node.func.attr in HANDED_OVER else ():
                     vm.driver.on_keep(vm, value, node, "handed-over")
+            if vm.driver is not None:
+                vm.driver.on_unknown_call([*args, *kwargs.values()])
             escape(vm, [*args, *kwargs.values()])
             return UNKNOWN
 

@@ -26,9 +26,13 @@ from capturelint.static.values import (
     NONE,
     UNKNOWN,
     Const,
+    Function,
     Home,
+    Lambda,
     Memory,
+    Method,
     Number,
+    Partial,
     Ref,
     Scope,
     Sequence,
@@ -106,6 +110,8 @@ class Driver:
         self.idents_now: set[int] = set()
         self.copied: set[int] = set()
         self.called: set[object] = set()
+        self.unread = False
+        """True once code that nobody can read may have run what is captured later."""
         self.dirty: dict[Home, Site] = {}
         self.moved: set[Home] = set()
         self.pending: list[Pending] = []
@@ -172,7 +178,7 @@ class Driver:
         cold = bool(self.direct) and not self.direct & self.called
         if cold and self.final and self.region is not None and self.captures == 1:
             # Who calls a method may have run the same code before; a function sets up what it captures.
-            sure = Confidence.POSSIBLE if is_method(vm.stack[1:2]) else Confidence.LIKELY
+            sure = Confidence.POSSIBLE if is_method(vm.stack[1:2]) or self.unread else Confidence.LIKELY
             vm.emit(EventKind.COLD_CAPTURE, self.region, "no-warm-up", sure, phase=Phase.REPLAY)
         self.called |= self.direct
 
@@ -222,6 +228,15 @@ class Driver:
             if not any(call.definition in self.facts.recorded for call in vm.stack[:-1]):
                 self.rewritten.clear()
         return begun
+
+    def on_unread_call(self, values: list[Value]) -> None:
+        """Code that nobody can read is called: it runs the functions that it is given."""
+        self.unread = self.unread or any(isinstance(value, (Function, Lambda, Method, Partial)) for value in values)
+
+    def on_unknown_call(self, values: list[Value]) -> None:
+        """Nobody knows what is called: given tensors, it may be a method of what is captured."""
+        self.unread = self.unread or any(isinstance(value, Tensor) and value.on_device for value in values)
+        self.on_unread_call(values)
 
     def on_return(self, begun: int) -> None:
         """An analysed function is left."""

@@ -111,6 +111,8 @@ def call_external(
         return vm.heap.new(Object(Sort.INSTANCE, "random.Random"))
     if path.startswith(("math.", "numpy.", "operator.index", "cmath.")):
         return host_function(vm, path, args, kwargs, node)
+    if vm.driver is not None:
+        vm.driver.on_unread_call([*args, *kwargs.values()])
     tensors = torch_calls.tensors_in(torch_calls.flatten(vm, [*args, *kwargs.values()]))
     torch_calls.use(vm, tensors)
     if vm.recording and any(tensor.on_device for tensor in tensors):
