@@ -40,6 +40,7 @@ from capturelint.static.values import (
     Tensor,
     Union,
     Value,
+    is_number,
     join,
     options,
     union,
@@ -165,6 +166,11 @@ def forget_first_state(vm: Interpreter, before: Objects) -> None:
     for home, old, new in changed_slots(vm, before):
         if isinstance(old, (Const, Number)) and isinstance(new, Union):
             kept = [option for option in new.options if option != old]
+        elif isinstance(old, Tensor) and isinstance(new, Union):  # a tensor that was read once: its number stays
+            kept = list(filter(is_number, new.options))
+        else:
+            continue
+        if kept:
             found = vm.heap.objects[home.owner]
             vm.heap.objects[home.owner] = replace(found, slots={**found.slots, home.key: union(kept)})
 
