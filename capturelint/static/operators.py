@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from capturelint.static import attributes, conditions, loops, protocols, results, steady, torch_calls
 from capturelint.static.homes import Sort
+from capturelint.static.records import replace
 from capturelint.static.values import (
     UNKNOWN,
     BoundExternal,
@@ -111,7 +112,7 @@ def binary(vm: Interpreter, op: ast.operator, left: Value, right: Value, node: a
     if all(is_number(v) or isinstance(v, (Number, Const)) for v in (left, right)):
         return arithmetic(left, right)
     if any(isinstance(option, Number) for value in (left, right) for option in options(value)):
-        return Number(max(varies_of(left), varies_of(right)), deps_of(left) | deps_of(right), sure=Confidence.LIKELY)
+        return replace(arithmetic(left, right), sure=Confidence.LIKELY)
     return UNKNOWN
 
 
