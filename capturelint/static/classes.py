@@ -174,7 +174,7 @@ def instantiate(
     if any(base.startswith("enum.") for base in outside):
         return UNKNOWN
     opaque = attributes.is_open(vm, definition)
-    made = vm.heap.new(Object(Sort.INSTANCE, definition, opaque=opaque))
+    made = vm.heap.new(Object(Sort.INSTANCE, definition, opaque=opaque, picked=vm.is_picking))
     initialiser = attributes.find_method(vm, definition, "__init__")
     if initialiser is not None and isinstance(initialiser[0], FunctionDef):
         function: Value = Function(initialiser[0], initialiser[1].module, initialiser[1])

@@ -62,6 +62,8 @@ class Object:
     buffers: frozenset[str] = frozenset()
     factory: Value | None = None
     """What a dict calls for a key that it does not hold."""
+    picked: bool = False
+    """Made where it was one of many: picked by a name, or from a table."""
 
 
 BLOCK = 32

@@ -263,6 +263,11 @@ class Interpreter:
         """
         return self.doubt >= (1 if self.phase is Phase.SET_UP else MAX_DOUBT)
 
+    @property
+    def is_picking(self) -> bool:
+        """True where the running code is one of many that a name, or a table, picks."""
+        return self.tables > 0 or self.doubt >= MAX_DOUBT
+
     def conditions(self) -> int:
         """How many conditions that nobody knows the running code is under."""
         return self.doubt + self.soft + self.hidden
@@ -371,10 +376,24 @@ class Interpreter:
         self.doubt += variants > 1
         self.tables += variants > 2
         try:
-            return union([calls.call_one(self, option, args, kwargs, node, extra, scope) for option in chosen])
+            return union([self.call_alternative(option, args, kwargs, node, extra, scope) for option in chosen])
         finally:
             self.doubt -= variants > 1
             self.tables -= variants > 2
+
+    def call_alternative(
+        self,
+        function: Value,
+        args: list[Value],
+        kwargs: dict[str, Value],
+        node: ast.AST,
+        extra: bool,
+        scope: Scope | None,
+    ) -> Value:
+        """Call one of several values: what was one of many when it was made is as doubtful here."""
+        found = self.heap.get(function) if isinstance(function, Ref) else None
+        with Doubted(self, MAX_DOUBT if found is not None and found.picked else 0):
+            return calls.call_one(self, function, args, kwargs, node, extra, scope)
 
     # ---------------------------------------------------------------- truth
 

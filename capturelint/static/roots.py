@@ -279,12 +279,16 @@ def parameters(stage: Stage, vm: Interpreter, definition: FunctionDef) -> Iterat
     spec = definition.node.args
     defaults = dict(zip([a.arg for a in reversed(spec.args)], reversed(spec.defaults), strict=False))
     defaults |= {a.arg: d for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if d is not None}
+    tested = dict(only_cases(definition))
     for argument in [*spec.args, *spec.kwonlyargs]:
         if argument.arg in ("self", "cls"):
             continue
         bound = bound_type(stage, vm, argument.arg)
         if bound is not None:
             yield argument.arg, bound
+            continue
+        if argument.arg in tested:
+            yield argument.arg, vm.quiet_eval(tested[argument.arg], Scope(definition.module))
             continue
         if vm.decoding and steady.comes_with_prompt(argument.arg):
             yield argument.arg, NONE
@@ -301,6 +305,19 @@ def parameters(stage: Stage, vm: Interpreter, definition: FunctionDef) -> Iterat
             value = join(given, value) if carried or (usual and value is not UNKNOWN) else given
             value = present(value) if carried else value
         yield argument.arg, value
+
+
+def only_cases(definition: FunctionDef) -> Iterator[tuple[str, ast.expr]]:
+    """The parameters of a test that pytest gives one value each: ``@pytest.mark.parametrize("kind", ["dense"])``."""
+    for decorator in definition.node.decorator_list:
+        match decorator:
+            case ast.Call(
+                func=ast.Attribute(attr="parametrize"),
+                args=[ast.Constant(value=str(name)), ast.List(elts=[case]) | ast.Tuple(elts=[case])],
+            ) if name.isidentifier():
+                yield name, case
+            case _:
+                pass
 
 
 def written_in_place(vm: Interpreter, definition: FunctionDef) -> frozenset[str]:
