@@ -86,3 +86,25 @@ def test_an_operator_with_random_numbers_of_its_own_is_right_if_they_are_of_one_
     *_, result = [each for each in sent if isinstance(each, BucketResult)]
     assert result.verdict.value == "ok"
     assert "of the same distribution" in result.probes[0]
+
+
+def test_what_inputs_draws_is_no_random_number_of_the_step(tmp_path):
+    """The step goes wrong by memory that no call of torch's touches, so that nothing else explains it."""
+    source = """
+import ctypes
+import torch
+
+def build(device):
+    return {"x": torch.zeros(2, 4, device=device), "n": [0]}
+
+def inputs(batch, step, device):
+    return {"x": torch.randn(batch, 4).to(device)}
+
+def step(state, x):
+    ctypes.c_float.from_address(state["x"].data_ptr()).value += 1
+    return state["x"] + x
+"""
+    sent = messages_of(plan(write_target(tmp_path, source), steps=5))
+    *_, result = [each for each in sent if isinstance(each, BucketResult)]
+    assert result.verdict.value == "replay-differs"
+    assert "distribution" not in result.message

@@ -193,8 +193,8 @@ def run_again(session: Session, bucket: int) -> tuple[Run, Recorder, bool]:
     plan, state = session.plan, session.fresh(bucket)
     run = run_eager(session.target, state, bucket, range(plan.warm_up), session.channel)
     recorder = Recorder(session.project)
-    with recorder:
-        traced = run_eager(session.target, state, bucket, range(plan.warm_up, plan.warm_up + 1), session.channel)
+    at = range(plan.warm_up, plan.warm_up + 1)
+    traced = run_eager(session.target, state, bucket, at, session.channel, watching=recorder)
     leaks = not recorder.written.keys() <= own_memory(state) | recorder.made
     rest = run_eager(session.target, state, bucket, range(plan.warm_up + 1, plan.steps), session.channel)
     run.outputs.extend(traced.outputs + rest.outputs)
@@ -312,10 +312,10 @@ def doubted(session: Session, result: BucketResult) -> BucketResult:
 def operations(captured: Captured, calls: Sequence[Call]) -> tuple[Operations, ...]:
     """What one replayed step runs, in order: its inputs are copied in, then the graph runs what was captured.
 
-    ``calls`` are those of the eager step, and of what surrounds it: the target's ``inputs``, and our own copies.
+    ``calls`` are those of the eager step.
     """
     inputs = sum(isinstance(value, torch.Tensor) for value in captured.static.values())
-    step = (call for call in calls if call.spots and call.spots[0].name != "inputs" and not call.is_view)
+    step = (call for call in calls if call.spots and not call.is_view)
     grouped = [Operations(name, len(list(group))) for name, group in groupby(call.spots[-1].name for call in step)]
     return (Operations("the inputs", inputs, in_graph=False), *grouped) if inputs else tuple(grouped)
 

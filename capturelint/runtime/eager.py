@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
@@ -15,6 +16,8 @@ from capturelint.runtime.target import Inputs, Target
 
 DEVICE = "cuda"
 """What every target is given; an emulated run answers to the same name."""
+
+NOBODY = nullcontext()
 
 
 @dataclass(slots=True)
@@ -49,8 +52,15 @@ def check_inputs(target: Target, bucket: int, step: int) -> None:
             )
 
 
-def run_eager(target: Target, state: object, bucket: int, steps: range, channel: Channel) -> Run:
-    """Run ``steps`` on ``state`` and keep what they return.
+def run_eager(
+    target: Target,
+    state: object,
+    bucket: int,
+    steps: range,
+    channel: Channel,
+    watching: AbstractContextManager[object] = NOBODY,
+) -> Run:
+    """Run ``steps`` on ``state`` and keep what they return; ``watching`` is entered around each of them.
 
     The device is waited for after every step, so an asynchronous error is charged to the step that caused it.
     """
@@ -58,7 +68,7 @@ def run_eager(target: Target, state: object, bucket: int, steps: range, channel:
     for step in steps:
         channel.enter(Stage.EAGER, bucket, step)
         given = make_inputs(target, bucket, step)
-        with torch.no_grad():
+        with torch.no_grad(), watching:
             output = target.step(state, **given)
         run.outputs.append(keep(leaves(output)))
         torch.cuda.synchronize()
