@@ -216,6 +216,60 @@ def test_random_draws_of_the_device_generator_agree_in_every_probe(tmp_path):
     assert [found[size].verdict for size in (1, 2)] == [Verdict.OK, Verdict.OK]
 
 
+COUNTED = """
+import torch
+
+class Chain(list):
+    calls = 0
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.calls, self.said, self.chain = torch.nn.Linear(4, 4), 0, [], Chain()
+        self.table = None
+        self.register_buffer("amax", torch.ones(4))
+
+    def forward(self, x):
+        y = self.layer(x)
+        COUNT
+        return y * self.amax
+
+CALLS = 0
+
+def build(device):
+    torch.manual_seed(0)
+    return Model().to(device)
+
+def inputs(batch, step, device):
+    g = torch.Generator().manual_seed(step)
+    return {"x": torch.randn(batch, 4, generator=g).to(device)}
+
+def step(state, x):
+    return state(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("self.calls += 1\nif self.calls <= 2:\n    y = y + 1", "if self.calls <= 2:"),
+        ("self.calls += 1\nif self.calls % 64 == 2:\n    y = y + 1", "if self.calls % 64 == 2:"),
+        ("y = y * min(self.calls, 2)\nself.calls += 1", "y = y * min(self.calls, 2)"),
+        ("self.chain.calls += 1\nif self.chain.calls < 2:\n    y = y + 1", "if self.chain.calls < 2:"),
+        ("self.said.append(0)\nif len(self.said) < 2:\n    y = y + 1", "if len(self.said) < 2:"),
+        ("global CALLS\nCALLS += 1\nif CALLS < 2:\n    y = y + 1", "if CALLS < 2:"),
+        ("self.calls += 1\nif self.calls <= 2:\n    print('early')", None),
+        ("self.calls = min(self.calls + 1, 2)\nif self.calls < 2:\n    y = y + 1", None),
+        ("if self.calls == 0:\n    self.table = torch.ones_like(x)\nself.calls += 1\ny = y + self.table", None),
+    ],
+    ids=["counted", "periodic", "clamped", "derived", "length", "global", "printed", "settled", "lazy"],
+)
+def test_what_a_step_does_while_a_count_is_low_is_not_used_up_by_the_warm_up(tmp_path, code, expected):
+    found = results(tmp_path, COUNTED.replace("COUNT\n", code.replace("\n", "\n        ") + "\n"), 2)[2]
+    assert found.verdict is (Verdict.REPLAY_DIFFERS if expected else Verdict.OK)
+    assert [line for _, line, _ in blamed(found)] == ([expected] if expected else [])
+
+
 @pytest.mark.parametrize(
     ("values", "spoiled"),
     [

@@ -21,6 +21,7 @@ from capturelint.runtime.distribution import ERROR_PROBABILITY, NUM_SAMPLES, dra
 from capturelint.runtime.eager import Run, check_inputs, run_eager
 from capturelint.runtime.explain import Bench, explain
 from capturelint.runtime.forks import Forks
+from capturelint.runtime.homes import Slot
 from capturelint.runtime.observations import BucketResult, Observation
 from capturelint.runtime.outputs import Leaf
 from capturelint.runtime.project import Project
@@ -45,13 +46,14 @@ FROZEN = {
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What all buckets of a worker share."""
+    """What all buckets of a worker share. ``numbers`` are those of the target's modules, as ``build`` left them."""
 
     plan: Plan
     target: Target
     origin: Origin
     project: Project
     channel: Channel
+    numbers: Sequence[Slot] = ()
 
     def fresh(self, bucket: int) -> object:
         """A state ready for a bucket's first step."""

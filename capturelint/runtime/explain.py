@@ -26,7 +26,7 @@ from capturelint.runtime.differences import (
     unique,
 )
 from capturelint.runtime.eager import make_inputs
-from capturelint.runtime.homes import Slot, global_slots, homes, lengths, numbers
+from capturelint.runtime.homes import NUMBERS, Slot, global_slots, homes, lengths, numbers
 from capturelint.runtime.lines import LineLog
 from capturelint.runtime.observations import Observation, Spot
 from capturelint.runtime.project import Project
@@ -116,11 +116,14 @@ def explain_growth(bench: Bench, seen: Observation) -> list[Observation]:
     return list(unique(grown(before, seen)))
 
 
+def host_numbers(bench: Bench, state: object) -> list[Slot]:
+    """Where a step may find a host number: in its state, and under the names of its modules."""
+    return [*numbers(state), *global_slots(bench.project.modules(), NUMBERS)]
+
+
 def explain_numbers(bench: Bench) -> list[Observation]:
     """Host numbers that the captured step moves: what the frozen ones come from."""
-    before, _ = watched_step(
-        bench, lambda state: [*numbers(state), *global_slots(bench.project.modules(), (bool, int, float))]
-    )
+    before, _ = watched_step(bench, lambda state: host_numbers(bench, state))
     return list(unique(moved_numbers(before)))[:MAX_NUMBERS]
 
 

@@ -21,6 +21,7 @@ ATOMS = (
     *(str, bytes, int, float, complex, bool, type(None), type, types.ModuleType),
     *(torch.Tensor, torch.dtype, torch.device),
 )
+NUMBERS = (bool, int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +82,19 @@ LENGTH = object()
 """The key of a container's length."""
 
 
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """The key of what a class derived from a container holds beside its items."""
+
+    name: str
+
+
 def read(owner: object, key: object) -> object:
     """What one slot holds."""
     if key is LENGTH:
         return len(owner) if isinstance(owner, Sized) else None
+    if isinstance(key, Attribute):
+        return getattr(owner, key.name, None)
     match owner:
         case dict():
             return owner.get(key)
@@ -108,11 +118,7 @@ def homes(state: object, name: str = "state") -> list[Home]:
 
 def numbers(state: object, name: str = "state") -> list[Slot]:
     """Every slot under ``state`` that holds a host number or a flag."""
-    return [
-        Slot(label, state, keys, value)
-        for label, keys, value in walk(state, name)
-        if isinstance(value, (bool, int, float))
-    ]
+    return [Slot(label, state, keys, value) for label, keys, value in walk(state, name) if isinstance(value, NUMBERS)]
 
 
 def global_slots(modules: Iterable[types.ModuleType], wanted: type | tuple[type, ...]) -> list[Slot]:
@@ -197,8 +203,10 @@ def slots(owner: object) -> Iterator[tuple[str, object, object]]:
             yield from module_slots(owner)
         case dict():
             yield from ((f"[{key!r}]", key, value) for key, value in list(dict.items(owner)))
+            yield from slots_beside_items(owner)
         case list() | tuple() | deque():
             yield from ((f"[{index}]", index, value) for index, value in enumerate(held_in(owner)))
+            yield from slots_beside_items(owner)
         case types.FunctionType():
             yield from function_slots(owner)
         case types.MethodType():
@@ -209,6 +217,12 @@ def slots(owner: object) -> Iterator[tuple[str, object, object]]:
             yield (".func", "func", owner.func)
         case _:
             yield from attribute_slots(owner)
+
+
+def slots_beside_items(owner: object) -> Iterator[tuple[str, object, object]]:
+    """What a class derived from a container holds in attributes; a container itself has none."""
+    if type(owner) not in (dict, list, tuple, deque):
+        yield from ((label, Attribute(str(key)), value) for label, key, value in attribute_slots(owner))
 
 
 def held_in(owner: list[object] | tuple[object, ...] | deque[object]) -> list[object]:

@@ -18,6 +18,7 @@ from capturelint.runtime.bucket import Reference, Session, bench_of, explanation
 from capturelint.runtime.capture import Captured, can_check_liveness, capture, copy_inputs
 from capturelint.runtime.compare import compare, has_nan, step_error
 from capturelint.runtime.eager import make_inputs, run_eager
+from capturelint.runtime.early import early_branches
 from capturelint.runtime.explain import captured_trace, explain_moves
 from capturelint.runtime.homes import homes
 from capturelint.runtime.liveness import Liveness, freed_memory
@@ -262,6 +263,15 @@ def inputs_alive(session: Session, kept: Kept) -> Seen:
     return Seen("inputs alive" + (" (by torch too)" if can_check_liveness() else "") + ", homes at their addresses")
 
 
+def numbers_as_before(session: Session, kept: Kept) -> Seen:
+    """The captured step does what it did when the host numbers that it moves were those of the steps before."""
+    found = tuple(early_branches(session, kept.size))
+    if not found:
+        return Seen("")
+    step = found[0].step
+    return Seen(f"with the host's numbers of step {step}, to which no replay goes back, eager takes another way", found)
+
+
 def padding_ignored(session: Session, kept: Kept) -> Seen:
     """What padded rows hold changes no live row, of outputs and of the state."""
     if kept.size == 1:
@@ -282,6 +292,7 @@ PROBES: Mapping[str, Probe] = {
     POOL: pool_overwritten,
     FREE: free_memory_overwritten,
     "other inputs": inputs_varied,
+    "early numbers": numbers_as_before,
     "padding": padding_ignored,
 }
 """A step that reads memory which it does not own goes wrong under every probe, by luck, so that is looked for first."""

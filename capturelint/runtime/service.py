@@ -16,6 +16,7 @@ from capturelint.runtime import states
 from capturelint.runtime.bucket import Judged, Session, verify_bucket
 from capturelint.runtime.capture import Captured, Pool
 from capturelint.runtime.channel import Channel
+from capturelint.runtime.homes import NUMBERS, global_slots
 from capturelint.runtime.observations import BucketResult, Machine
 from capturelint.runtime.probes import Kept, interleaved, probed
 from capturelint.runtime.project import Project, project_roots
@@ -40,7 +41,8 @@ def run_plan(plan: Plan, machine: Machine, channel: Channel) -> None:
         channel.enter(Stage.BUILD)
         origin = states.origin(lambda: target.build("cuda"))
         project = Project((*target.roots, *target.more_roots()))
-        verify_buckets(Session(plan, target, origin, project, channel), machine)
+        numbers = global_slots(project.modules(), NUMBERS)
+        verify_buckets(Session(plan, target, origin, project, channel, numbers), machine)
 
 
 def load_target(plan: Plan) -> Target:
