@@ -304,6 +304,25 @@ def drive(device):
     return {"expected": (first(x) + second[0])[None], "got": (a + b)[None]}
 """
 
+PADDED = """
+@torch.no_grad()
+def drive(device):
+    model, token = build(), torch.zeros(4, dtype=torch.long, device=device)
+    def centred(token):
+        x = torch.stack(model.bank)[token]
+        return model.layer(x - x.mean(0))  # here
+    graph, output = capture(lambda: centred(token))
+    expected, got = [], []
+    for live in (4, 2, 3):
+        fresh = torch.arange(live, device=device) % 2
+        token.zero_()
+        token[:live].copy_(fresh)
+        graph.replay()
+        expected.append(centred(fresh))
+        got.append(output[:live].clone())
+    return {"expected": torch.cat(expected), "got": torch.cat(got)}
+"""
+
 FREED = """
 @torch.no_grad()
 def drive(device):
@@ -404,6 +423,7 @@ def driven(tmp_path, source):
         (RESTORED, "warm-up-state"),
         (GIVEN, "baked-scalar"),
         (TWICE, "stale-output"),
+        (PADDED, "pad-write"),
     ],
     ids=[
         "kept output",
@@ -419,6 +439,7 @@ def driven(tmp_path, source):
         "state saved after warm-up",
         "number that a wrapper was called with",
         "two replays in one expression",
+        "rows mixed by a mean",
     ],
 )
 def test_a_driver_that_is_silently_wrong_is_blamed_on_its_line(tmp_path, body, rule):

@@ -22,12 +22,15 @@ import torch
 
 from capturelint.runtime.copies import Behind, Copies
 from capturelint.runtime.differences import StepTrace, frozen
+from capturelint.runtime.driver_rows import Filled, Multiplied, Rows, mixed_rows
 from capturelint.runtime.homes import Slot, address_of, homes, named_slots
+from capturelint.runtime.indices import Indices
 from capturelint.runtime.invocations import Change, Given, Invocation, changes, given
 from capturelint.runtime.lines import Line, LineLog, Store
 from capturelint.runtime.observations import Observation, Spot
 from capturelint.runtime.patched import patched
 from capturelint.runtime.project import Project
+from capturelint.runtime.rows import Results
 from capturelint.runtime.states import RandomState
 from capturelint.runtime.trace import Call, Recorder, Watch, each_tensor, is_view, key_of, short_name
 from capturelint.runtime.witness import first_line
@@ -37,8 +40,6 @@ MAX_SLOTS = 2000
 ERRORS = (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError, AssertionError)
 FILLS = ("copy_", "fill_", "zero_")
 """Calls that write all of their first tensor without reading it."""
-
-WRITES = ("index_put_", "_index_put_impl_", "index_copy_", "index_add_", "scatter_", "scatter_add_")
 
 
 @dataclass(slots=True)
@@ -129,6 +130,8 @@ class DrivenRun(Watch):  # type: ignore[no-untyped-call]
         self.copies = Copies()
         self.stale: list[Behind] = []
         self.varied: list[Observation] = []
+        self.filled = Filled()
+        self.mixed: list[Observation] = []
         self.raised = ""
 
     @property
@@ -162,6 +165,7 @@ class DrivenRun(Watch):  # type: ignore[no-untyped-call]
             result = func(*args, **kwargs)
         if not recorder.calls:
             return result
+        self.filled.note(list(recorder.written.values()))
         if recorder.written and not self.epochs:
             restored = self.copies.restored(recorder.calls[-1], args, len(self.before))
             self.before.append(Write(recorder.calls[-1], frozenset(recorder.written), restored))
@@ -258,6 +262,9 @@ class DrivenRun(Watch):  # type: ignore[no-untyped-call]
         frames = project_frames(self.project, frame)
         if not self.found and not self.varied:
             self.varied = self.compare_given(taken, changes(taken.given, given(frames)))
+        if not self.found and not self.mixed:
+            self.mixed = self.compare_rows(taken, self.filled.of(taken.read))
+        self.filled.rows.clear()
         self.note_holders(taken, frames)
         way = tuple((each.f_code.co_name, each.f_lasti) for each in frames)
         self.epochs.append(Epoch(taken, self.project.spots(frame), len(self.log.lines), way))
@@ -302,25 +309,38 @@ class DrivenRun(Watch):  # type: ignore[no-untyped-call]
             for each in frozen(taken.trace, later)
         ]
 
+    def compare_rows(self, taken: Taken, filled: Mapping[int, Rows]) -> list[Observation]:
+        """Where the captured function lets the rows that the driver did not fill reach the others."""
+        for rows in list(filled.values())[:1]:
+            usual, other = Results(self.project), Multiplied(self.project, filled.keys(), rows)
+            if self.rerun(taken, usual) is not None and self.rerun(taken, other) is not None:
+                return mixed_rows(usual, other)
+        return []
+
     def eager_step(
         self, taken: Taken, step: int, recorder: Recorder, changed: Sequence[Change] = ()
     ) -> StepTrace | None:
         """The captured function called again under ``recorder``, with nothing left of it."""
-        if not taken.invocations:
-            return None
-        base, first = self.log.depth, len(self.log.lines)
-        watched, self.log.watched, self.quiet = self.log.watched, [], True
         named = {
             home.tensor.data_ptr(): home.name
             for invocation in taken.invocations
             for name, value in invocation.values.items()
             for home in homes(value, name)
         }
+        lines = self.rerun(taken, recorder, changed)
+        return None if lines is None else StepTrace(step, tuple(recorder.calls), lines, named)
+
+    def rerun(self, taken: Taken, mode: Watch, changed: Sequence[Change] = ()) -> tuple[Line, ...] | None:
+        """The lines of the captured function called again under ``mode``; ``None`` where it cannot be."""
+        if not taken.invocations:
+            return None
+        base, first = self.log.depth, len(self.log.lines)
+        watched, self.log.watched, self.quiet = self.log.watched, [], True
         randomness = RandomState.now()
         outside = (tensor for key, tensor in taken.recorder.written.items() if key not in taken.recorder.made)
         saved = [(tensor, tensor.clone()) for tensor in outside]
         try:
-            with torch.no_grad(), recorder:
+            with torch.no_grad(), mode:
                 for invocation in taken.invocations:
                     invocation.again(changed)
         except ERRORS:
@@ -331,50 +351,7 @@ class DrivenRun(Watch):  # type: ignore[no-untyped-call]
                 for tensor, copy in saved:
                     tensor.copy_(copy)
             self.log.watched, self.quiet = watched, False
-        lines = [replace(each, depth=each.depth - base) for each in self.log.lines[first:] if each.depth > base]
-        return StepTrace(step, tuple(recorder.calls), tuple(lines), named)
-
-
-class Indices(Recorder):  # type: ignore[no-untyped-call]
-    """A recorder that also looks at the indices that a call writes by; only for steps that nobody captures."""
-
-    def __init__(self, project: Project) -> None:
-        super().__init__(project)
-        self.wrapped: list[tuple[Spot, ...]] = []
-        self.collided: list[tuple[Spot, ...]] = []
-
-    def __torch_dispatch__(
-        self,
-        func: Callable[..., object],
-        types: Sequence[type],
-        args: tuple[object, ...] = (),
-        kwargs: Mapping[str, object] | None = None,
-    ) -> object:
-        """Run the call, and note a negative index and a row that another one wrote over."""
-        if short_name(str(func)) in WRITES:
-            indices = [each for each in each_tensor(args[1:]) if each.dtype in (torch.int64, torch.int32)]
-            if any(bool((each < 0).any()) for each in indices):
-                self.wrapped.append(self.project.spots(sys._getframe(1)))
-        result = super().__torch_dispatch__(func, types, args, kwargs)
-        if any(is_lost(there, values) for there, values in rows_written(short_name(str(func)), args)):
-            self.collided.append(self.project.spots(sys._getframe(1)))
-        return result
-
-
-def rows_written(name: str, args: tuple[Any, ...]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """What is found by the indices of a write that has run, and what it was to write there; not of one that adds."""
-    match name, args:
-        case "index_put_" | "_index_put_impl_", (written, indices, values, *accumulate) if not any(accumulate[:1]):
-            yield torch.ops.aten.index.Tensor(written, indices), values
-        case "index_copy_", (written, dim, index, source, *_):
-            yield written.index_select(dim, index), source
-        case "scatter_", (written, dim, index, torch.Tensor() as source, *_):
-            yield written.gather(dim, index), source[tuple(map(slice, index.shape))]
-
-
-def is_lost(there: torch.Tensor, values: torch.Tensor) -> bool:
-    """Whether some of ``values`` is not there; NaN is NaN."""
-    return not bool(((there == values) | ((there != there) & (values != values))).all())
+        return tuple(replace(each, depth=each.depth - base) for each in self.log.lines[first:] if each.depth > base)
 
 
 def project_frames(project: Project, frame: FrameType | None) -> list[FrameType]:

@@ -80,6 +80,7 @@ def causes(run: DrivenRun, driver: Driver, project: Project) -> list[Observation
         lambda: run.varied,
         lambda: unique(advanced_state(run)),
         lambda: collided_writes(run),
+        lambda: run.mixed,
         lambda: run.failures,
     )
     return next((found for look in looks if (found := list(look()))), [])
