@@ -221,9 +221,9 @@ class Summary:
         seen: set[int] = set()
 
         def part(value: Value) -> Value:
-            if isinstance(value, Ref) and value.oid > self.last_oid and value.oid not in seen:
-                seen.add(value.oid)
-                made = self.after.get(value.oid)
+            for oid in owners_in(value) - seen:
+                seen.add(oid)
+                made = self.after.get(oid) if oid > self.last_oid else None
                 todo.extend(values_of(made) if made is not None else ())
             return value
 
@@ -315,6 +315,20 @@ class Placing:
     def homes(self, deps: frozenset[Home]) -> frozenset[Home]:
         """Slots."""
         return frozenset([Home(self.oid(home.owner), home.key) for home in deps]) if deps else deps
+
+
+def owners_in(value: Value) -> set[int]:
+    """The objects that a part of a value points at, or whose slots it says that it is from."""
+    match value:
+        case Ref():
+            return {value.oid}
+        case Tensor():
+            homes = (value.home, value.extends, *value.deps)
+            return {home.owner for home in homes if home is not None}
+        case Const() | Number():
+            return {home.owner for home in value.deps}
+        case _:
+            return set()
 
 
 def can_keep(vm: Interpreter) -> bool:
