@@ -88,9 +88,18 @@ def test_exit_zero_hides_findings_from_the_exit_code_only(run, write):
     assert (code, out.splitlines()[-1]) == (0, "1 finding in 1 file (1 capture error)")
 
 
-def test_exit_zero_does_not_hide_an_unreadable_file(run, write):
+@pytest.mark.parametrize("words", ["--exit-zero", "--write-baseline", "--diff", "--fix"])
+def test_no_option_hides_an_unreadable_file(run, write, words):
     write(model=READ, broken="def (:\n")
-    assert run("check", ".", "--exit-zero")[0] == 2
+    code, _, err = run("check", ".", words)
+    assert (code, err.splitlines()[-1]) == (2, "error: broken.py:1: syntax error: invalid syntax")
+
+
+def test_a_file_that_cannot_be_read_does_not_count_as_checked(run, write):
+    write(broken="def (:\n")
+    assert run("check", ".")[1] == "nothing was checked\nno findings in 0 files, 1 file not checked\n"
+    write(clean=CLEAN)
+    assert run("check", ".")[1].endswith("\nno findings in 1 file, 1 file not checked\n")
 
 
 def test_a_broken_file_lets_the_others_be_reported(run, write):
@@ -271,6 +280,27 @@ def test_a_configured_entry_that_a_checked_file_does_not_define_is_a_fault(run, 
     write(model=PROTOCOL)
     (tmp_path / "capturelint.toml").write_text("entry = ['model:gone']\n")
     assert run("check", ".") == (2, "", "error: entry model:gone: no function or method 'gone' in model.py\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--bind", "x=gone:Cache"), "x=gone:Cache binds nothing: no module 'gone' in the checked paths"),
+        (("--bind", "x=model:Gone"), "x=model:Gone binds nothing: no class 'Gone' in model.py"),
+        (("--follow", "gone"), "gone is not followed: no such package is checked or installed beside capturelint"),
+    ],
+)
+def test_an_option_that_finds_nothing_says_so_every_time(run, write, words, said):
+    write(model=READ)
+    first, second = (run("check", "model.py", *words)[1].splitlines() for _ in range(2))
+    assert said in first
+    assert first == second
+
+
+@pytest.mark.parametrize("words", [("--bind", "x=model:torch"), ("--follow", "model"), ("--follow", "json")])
+def test_an_option_that_finds_something_is_quiet(run, write, words):
+    write(model=READ)
+    assert json.loads(run("check", "model.py", "--format", "json", *words)[1])["notes"] == []
 
 
 def test_a_parameter_can_be_given_a_type(run, write):

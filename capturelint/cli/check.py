@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,10 +17,11 @@ from capturelint.cli.output import write
 from capturelint.cli.terminal import colour_and_width, shows_progress
 from capturelint.cli.waiting import Waiting
 from capturelint.config import Config, declared_torch, is_in_project, is_version_or_range, load_config, require_rules
-from capturelint.errors import UsageError
+from capturelint.errors import SourceError, UsageError
 from capturelint.escape import visible
 from capturelint.finding import Finding
 from capturelint.report import CheckReport, Format, render
+from capturelint.report.model import counted
 from capturelint.static.baseline import apply_baseline, write_baseline
 from capturelint.static.check import Checked, Options, check
 from capturelint.static.files import MAX_NBYTES, Sources, patterns
@@ -100,11 +101,9 @@ def run(
     report = replace(report, notes=(*report.notes, *outside))
     known = baseline or settings.baseline
     if write_baseline_:
-        count = write_baseline(
-            [f for f in report.findings if not f.suppressed], known or DEFAULT_BASELINE, settings.root
-        )
-        print(f"{count} findings recorded in {known or DEFAULT_BASELINE}", file=sys.stderr)
-        raise typer.Exit(0)
+        count = write_baseline(report.findings, known or DEFAULT_BASELINE, settings.root)
+        print(f"{counted(count, 'finding')} recorded in {known or DEFAULT_BASELINE}", file=sys.stderr)
+        raise typer.Exit(told_faults(report.errors, 0))
     if known is not None:
         compared = apply_baseline(report.findings, known, root=settings.root, checked=paths)
         notes = tuple(f"no longer found, remove from the baseline: {gone}" for gone in compared.gone)
@@ -117,7 +116,8 @@ def run(
         from capturelint.cli.fixing import show_fixes, write_fixes
 
         if diff:
-            raise typer.Exit(1 if show_fixes(report.shown, unsafe_fixes) and not exit_zero else 0)
+            code = int(show_fixes(report.shown, unsafe_fixes) > 0 and not exit_zero)
+            raise typer.Exit(told_faults(report.errors, code))
         if write_fixes(report.shown, unsafe_fixes):
             sources = Sources()
             again = check(paths, replace(asked, sources=sources))
@@ -129,13 +129,19 @@ def run(
 
         cures = patches(report.shown)
         write(check_html(report, sources.lines, ["capturelint", *sys.argv[1:]], cures), html, "--html")
-    for error in report.errors:
-        print(f"error: {visible(str(error))}", file=sys.stderr)
+    code = told_faults(report.errors, int(bool(report.shown) and not exit_zero))
     if asked.store is not None and asked.store.refusal:
         where = visible(f"{asked.store.directory}: {asked.store.refusal}")
         print(f"note: results are not kept, {where}; see cache-dir and --no-cache", file=sys.stderr)
-    code = 2 if report.errors else 1 if report.shown else 0
-    raise typer.Exit(0 if exit_zero and code == 1 else code)
+    raise typer.Exit(code)
+
+
+def told_faults(errors: Iterable[SourceError], code: int) -> int:
+    """Tell of the files that could not be checked; the exit code, which is ``code`` where there are none."""
+    for error in errors:
+        print(f"error: {visible(str(error))}", file=sys.stderr)
+        code = 2
+    return code
 
 
 @contextmanager

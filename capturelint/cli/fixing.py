@@ -9,7 +9,7 @@ from pathlib import Path
 
 from capturelint.errors import SourceError
 from capturelint.finding import Finding
-from capturelint.report.model import relative
+from capturelint.report.model import counted, relative
 from capturelint.static.files import read_source
 from capturelint.static.fixes import Fixed, fix_text, fixes, unified_diff
 
@@ -38,7 +38,7 @@ def show_fixes(findings: Iterable[Finding], unsafe: bool) -> int:
     for path, (old, fixed) in changed.items():
         sys.stdout.write(unified_diff(relative(path), old, fixed.text))
     count = sum(len(fixed.answered) for _, fixed in changed.values())
-    print(f"{count} findings would be fixed in {len(changed)} files", file=sys.stderr)
+    print(f"{counted(count, 'finding')} would be fixed in {counted(len(changed), 'file')}", file=sys.stderr)
     return count
 
 
@@ -52,7 +52,7 @@ def write_fixes(findings: Iterable[Finding], unsafe: bool) -> int:
         except OSError as error:
             raise SourceError(path, None, f"cannot be written: {error.strerror}") from error
     count = sum(len(fixed.answered) for _, fixed in changed.values())
-    print(f"{count} findings fixed in {len(changed)} files", file=sys.stderr)
+    print(f"{counted(count, 'finding')} fixed in {counted(len(changed), 'file')}", file=sys.stderr)
     return count
 
 

@@ -124,6 +124,8 @@ def summary_line(report: CheckReport) -> str:
 def entry_line(report: CheckReport) -> str:
     """How many entries were found and why; said aloud where there is none."""
     entries = report.entries
+    if not report.files and report.errors:
+        return "nothing was checked"
     if not entries:
         return (
             f"no entry found in {counted(report.files, 'file')}, so no recorded code was checked; "

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -71,6 +71,7 @@ class Options:
 class Checked:
     """What ``check`` found: every finding of every rule and confidence, suppressed ones marked.
 
+    ``files`` is how many were checked; those that could not be are in ``errors``.
     ``analysed`` is what each file gave; empty where an earlier run over the same files had been kept.
     """
 
@@ -133,7 +134,7 @@ def check(paths: Sequence[Path], options: Options) -> Checked:
     if cache is not None and key is not None:
         kept = cache.checked(key, index, contents)
         if kept is not None:
-            return Checked(*kept)
+            return with_notes(Checked(*kept), unfollowed(options.follow, index))
         for path in () if options.follow else files:
             index.add(path)
     index.mentioned = frozenset().union(*(one.words for one in seen.values()))
@@ -141,11 +142,35 @@ def check(paths: Sequence[Path], options: Options) -> Checked:
     found = analyse_all(files, seen, index, options, cache, contents, unasked)
     errors = [*unlisted, *(one.error for one in seen.values() if one.error), *(e for f in found for e in f.errors)]
     checked = conclude(found, seen, {str(error): error for error in errors}, options, unasked)
+    checked = with_notes(checked, unbound(options.bind, index))
     if cache is not None and key is not None and all(f.complete for f in found) and is_current(found, seen):
         cache.keep_checked(
             key, index, (checked.files, checked.entries, checked.findings, checked.errors, checked.notes), found
         )
-    return checked
+    return with_notes(checked, unfollowed(options.follow, index))  # not kept: a package may be installed by next time
+
+
+def with_notes(checked: Checked, notes: Iterable[str]) -> Checked:
+    """What was found, with more to say of the run."""
+    return replace(checked, notes=(*checked.notes, *notes))
+
+
+def unfollowed(packages: Iterable[str], index: Index) -> Iterator[str]:
+    """What is said of packages to follow that are not there."""
+    for name in packages:
+        if index.resolve(name, None) is None:
+            yield f"{name} is not followed: no such package is checked or installed beside capturelint"
+
+
+def unbound(bind: Mapping[str, str], index: Index) -> Iterator[str]:
+    """What is said of parameters whose type is no class of the checked code: nothing is known of them."""
+    for parameter, target in bind.items():
+        module_name, _, name = target.partition(":")
+        module = index.find(module_name)
+        if module is None:
+            yield f"{parameter}={target} binds nothing: no module '{module_name}' in the checked paths"
+        elif not any(name in defined for defined in (module.classes, module.imports, module.assignments)):
+            yield f"{parameter}={target} binds nothing: no class '{name}' in {relative(module.path)}"
 
 
 def find(paths: Sequence[Path], options: Options, unlisted: list[SourceError]) -> list[Path]:
@@ -315,7 +340,7 @@ def conclude(
     if options.torch is None:
         notes += [undeclared(event) for event in events if event.torch]
     return Checked(
-        files=len(seen),
+        files=len(seen.keys() - {error.path for error in errors.values()}),
         entries=tuple(ran.entry for ran in ordered),
         findings=finish(judge(events, load_rules(), options.torch), found, seen, options, unasked),
         errors=tuple(errors[text] for text in sorted(errors)),
