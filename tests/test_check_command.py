@@ -422,3 +422,11 @@ def test_a_cache_directory_that_is_refused_gets_one_note(run, write, tmp_path, m
         assert code == 1
         assert err.startswith(f"note: results are not kept, {tmp_path}/taken: ")
         assert err.count("\n") == 1
+
+
+def test_what_a_baseline_knows_stays_known_after_a_fix(run, write, tmp_path):
+    write(model=READ)
+    assert run("check", "model.py", "--write-baseline", "--baseline", "known.json")[0] == 0
+    write(model=READ + "\n\ndef decode_token(x: torch.Tensor):\n    return x + torch.tensor(1.0, device=x.device)\n")
+    code, out, err = run("check", "model.py", "--baseline", "known.json", "--fix", "--format", "concise", "--quiet")
+    assert (code, out, err) == (0, "", "1 finding fixed in 1 file\n")

@@ -84,44 +84,33 @@ def run(
     require_rules(settings)
     find_rules([*names(select), *names(ignore)])
     wanted, unwanted = names(select) or settings.select, names(ignore) or settings.ignore
-    level = LEVELS.get(confidence or "", settings.confidence or Confidence.LIKELY)
-    if confidence is not None and confidence not in LEVELS:
-        raise UsageError(f"--confidence {confidence}: say certain, likely or possible")
-    if torch is not None and not is_version_or_range(torch):
-        raise UsageError(f"--torch {torch}: say a version or a range, such as 2.7 or '>=2.6'")
-    version = torch or settings.torch or declared_torch(paths[0])
+    level, version = level_of(confidence, settings), version_of(torch, settings, paths[0])
     assumed = ANY_TORCH if version is None and is_in_project(paths[0]) else version
     asked = options(settings, entry, bind, follow, assumed, jobs, no_cache, sources)
+
+    def judged(asked: Options) -> CheckReport:
+        report = report_of(check(paths, asked), version, level, wanted, unwanted, settings)
+        return replace(report, notes=(*report.notes, *outside(report, paths, asked)))
+
     with progress(quiet) as tell:
-        checked = check(paths, replace(asked, tell=tell))
-    report = report_of(checked, version, level, wanted, unwanted, settings)
-    outside = (
-        to_name(paths, asked) if not report.entries else unread((e.path for e in report.entries), paths, asked.follow)
-    )
-    report = replace(report, notes=(*report.notes, *outside))
+        report = judged(replace(asked, tell=tell))
     known = baseline or settings.baseline
     if write_baseline_:
         count = write_baseline(report.findings, known or DEFAULT_BASELINE, settings.root)
         print(f"{counted(count, 'finding')} recorded in {known or DEFAULT_BASELINE}", file=sys.stderr)
         raise typer.Exit(told_faults(report.errors, 0))
-    if known is not None:
-        compared = apply_baseline(report.findings, known, root=settings.root, checked=paths)
-        notes = tuple(f"no longer found, remove from the baseline: {gone}" for gone in compared.gone)
-        report = replace(report, findings=compared.findings, in_baseline=compared.num_known, notes=report.notes + notes)
-    if diff_base is not None:
-        from capturelint.static.changed import changed_since, on_changed_lines
+    report = only_new(report, known, diff_base, paths, settings.root)
+    if diff:
+        from capturelint.cli.fixing import show_fixes
 
-        report = replace(report, findings=on_changed_lines(report.findings, changed_since(diff_base, paths[0])))
-    if diff or fix:
-        from capturelint.cli.fixing import show_fixes, write_fixes
+        code = int(show_fixes(report.shown, unsafe_fixes) > 0 and not exit_zero)
+        raise typer.Exit(told_faults(report.errors, code))
+    if fix:
+        from capturelint.cli.fixing import write_fixes
 
-        if diff:
-            code = int(show_fixes(report.shown, unsafe_fixes) > 0 and not exit_zero)
-            raise typer.Exit(told_faults(report.errors, code))
         if write_fixes(report.shown, unsafe_fixes):
             sources = Sources()
-            again = check(paths, replace(asked, sources=sources))
-            report = report_of(again, version, level, wanted, unwanted, settings)
+            report = only_new(judged(replace(asked, sources=sources)), known, diff_base, paths, settings.root)
     write_report(report, format, output, statistics, quiet, sources)
     if html is not None:
         from capturelint.cli.fixing import patches
@@ -134,6 +123,44 @@ def run(
         where = visible(f"{asked.store.directory}: {asked.store.refusal}")
         print(f"note: results are not kept, {where}; see cache-dir and --no-cache", file=sys.stderr)
     raise typer.Exit(code)
+
+
+def level_of(confidence: str | None, settings: Config) -> Confidence:
+    """The confidence from which findings are shown. Raises ``UsageError``."""
+    if confidence is None:
+        return settings.confidence or Confidence.LIKELY
+    if confidence not in LEVELS:
+        raise UsageError(f"--confidence {confidence}: say certain, likely or possible")
+    return LEVELS[confidence]
+
+
+def version_of(torch: str | None, settings: Config, path: Path) -> str | None:
+    """The torch that was asked for, else configured, else declared around a path. Raises ``UsageError``."""
+    if torch is not None and not is_version_or_range(torch):
+        raise UsageError(f"--torch {torch}: say a version or a range, such as 2.7 or '>=2.6'")
+    return torch or settings.torch or declared_torch(path)
+
+
+def outside(report: CheckReport, paths: list[Path], asked: Options) -> Iterable[str]:
+    """What the run was not given: entries where it found none, else files that those of its entries import."""
+    if not report.entries:
+        return to_name(paths, asked)
+    return unread((entry.path for entry in report.entries), paths, asked.follow)
+
+
+def only_new(
+    report: CheckReport, known: Path | None, diff_base: str | None, paths: list[Path], root: Path
+) -> CheckReport:
+    """The report without what a baseline knows, and without lines that are as they were in a git revision."""
+    if known is not None:
+        compared = apply_baseline(report.findings, known, root=root, checked=paths)
+        notes = tuple(f"no longer found, remove from the baseline: {gone}" for gone in compared.gone)
+        report = replace(report, findings=compared.findings, in_baseline=compared.num_known, notes=report.notes + notes)
+    if diff_base is not None:
+        from capturelint.static.changed import changed_since, on_changed_lines
+
+        report = replace(report, findings=on_changed_lines(report.findings, changed_since(diff_base, paths[0])))
+    return report
 
 
 def told_faults(errors: Iterable[SourceError], code: int) -> int:
