@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 
 def eval_name(vm: Interpreter, node: ast.Name, scope: Scope) -> Value:
     """A name: local, enclosing, module, import, built-in."""
-    if not vm.rebound and node.id not in scope.globals and (present := scope.names.get(node.id)) is not None:
+    own = node.id not in scope.globals
+    if own and scope not in vm.rebound and (present := scope.names.get(node.id)) is not None:
         return present
-    holder = scope.holder(node.id) if node.id not in scope.globals else None
+    holder = scope.holder(node.id) if own else None
     if holder is None:
         return global_name(vm, node.id, scope.module)
     rebound = rebound_value(vm, holder, node.id)
