@@ -165,7 +165,7 @@ def test_memory_that_the_captured_step_frees_is_blamed_on_the_line_that_frees_it
     )
     found = results(tmp_path, source, 2)[2]
     assert found.verdict is Verdict.REPLAY_DIFFERS
-    assert [rule for rule, _, _ in blamed(found)] == ["state-rebind"]
+    assert [rule for rule, _, _ in blamed(found)] == ["freed-memory"]
 
 
 def test_an_output_that_another_bucket_overwrites_while_it_is_held_is_found(tmp_path):

@@ -451,7 +451,7 @@ def test_memory_that_a_driver_frees_is_blamed_where_it_is_freed(tmp_path):
     source = DRIVER + FREED
     verdict, found = driven(tmp_path, source)
     assert verdict == "replay-differs"
-    assert ("state-rebind", marked(source)) in found
+    assert ("freed-memory", marked(source)) in found
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_a_clean_step_is_measured():
         (REBOUND, "input-rebind"),
         (SWAPPED, "input-rebind"),
         (WARMED, "warm-up-state"),
-        (FREED, "state-rebind"),
+        (FREED, "freed-memory"),
     ],
     ids=["kept output", "rebound input", "swapped tensor", "warmed-up state", "freed memory"],
 )
@@ -82,7 +82,7 @@ def test_memory_that_is_free_and_that_nobody_takes_is_found(tmp_path):
     target = write_target(tmp_path, DRIVER + LEFT)
     (bucket,) = (found := report(target, "1", "--driver", "drive"))["buckets"]
     assert bucket["verdict"] == "replay-differs"
-    assert ("state-rebind", marked(DRIVER + LEFT)) in [(each["rule"], each.get("line")) for each in found["findings"]]
+    assert ("freed-memory", marked(DRIVER + LEFT)) in [(each["rule"], each.get("line")) for each in found["findings"]]
 
 
 def test_a_right_driver_is_right_with_free_memory_overwritten(tmp_path):

@@ -54,7 +54,7 @@ DEFAULT_RULES: Mapping[ObservationKind, str] = {
     ObservationKind.ADDRESS_CHANGED: "state-rebind",
     ObservationKind.HOST_BYTES_CHANGED: "staging-reuse",
     ObservationKind.INPUT_MOVED: "input-rebind",
-    ObservationKind.MEMORY_FREED: "state-rebind",
+    ObservationKind.MEMORY_FREED: "freed-memory",
     ObservationKind.MEMORY_UNDEFINED: "lazy-init",
     ObservationKind.OUTPUT_OVERWRITTEN: "stale-output",
     ObservationKind.PADDING_LEAKED: "pad-write",

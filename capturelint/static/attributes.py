@@ -632,6 +632,8 @@ def store(vm: Interpreter, owner: Value, name: object, value: Value, node: ast.A
             vm.step.stores.append(swap)
         elif isinstance(option, Tensor) and name == "data" and vm.driver is not None:
             vm.driver.on_swap(vm, option, value, node)
+        else:
+            calls.lend(vm, [value])
 
 
 def find_setter(vm: Interpreter, definition: ClassDef, name: object) -> FunctionDef | None:

@@ -83,9 +83,9 @@ def call_one(
         case BoundExternal(owner=Tensor() as tensor, name=name):
             return torch_calls.call_method(vm, tensor, name, args, kwargs, node, extra)
         case BoundExternal():
-            return host_calls.call_bound(vm, function, args, kwargs, node, extra)
+            value = host_calls.call_bound(vm, function, args, kwargs, node, extra)
         case External(path=path):
-            return host_calls.call_external(vm, path, args, kwargs, node, extra, scope)
+            value = host_calls.call_external(vm, path, args, kwargs, node, extra, scope)
         case _:
             if vm.driver is not None and isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 for value in args if node.func.attr in HANDED_OVER else ():
@@ -94,6 +94,15 @@ def call_one(
                 vm.driver.on_unknown_call([*args, *kwargs.values()])
             escape(vm, [*args, *kwargs.values()])
             return UNKNOWN
+    if value is UNKNOWN:
+        lend(vm, [*args, *kwargs.values()])
+    return value
+
+
+def lend(vm: Interpreter, values: list[Value]) -> None:
+    """Values are given to what nobody knows, which may hold them."""
+    if vm.driver is not None and not vm.recording:
+        vm.driver.on_lend(vm, values)
 
 
 HANDED_OVER = frozenset({"put", "put_nowait", "set_result"})
@@ -102,6 +111,7 @@ HANDED_OVER = frozenset({"put", "put_nowait", "set_result"})
 
 def escape(vm: Interpreter, values: list[Value]) -> None:
     """Arguments of a call that nobody can look into are used by it."""
+    lend(vm, values)
     torch_calls.use(vm, torch_calls.tensors_in(torch_calls.flatten(vm, values)))
 
 
@@ -241,7 +251,7 @@ def enter(
     definition = function.definition
     scope = Scope(function.module, function.scope)
     scope.owner = function.owner
-    call = Call(definition.qualified_name, function.module, node, definition)
+    call = Call(definition.qualified_name, function.module, node, definition, scope=scope)
     if vm.inside is not None and vm.inside[0] is node and is_manager(definition):
         call.body, vm.inside = vm.inside[1], None
     bind_parameters(vm, definition.node, args, kwargs, scope, extra)

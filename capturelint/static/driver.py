@@ -18,6 +18,7 @@ from capturelint.static.homes import Step, fresh_tensors, numbers_differ, tensor
 from capturelint.static.host_blocks import HostBlocks
 from capturelint.static.index import FunctionDef
 from capturelint.static.kept_arguments import KeptArguments
+from capturelint.static.liveness import Reads
 from capturelint.static.outputs import ANY, Outputs, as_output, torch_tensors, without_names
 from capturelint.static.records import replace
 from capturelint.static.state import Call, at_work
@@ -137,6 +138,7 @@ class Driver:
         """Objects that recorded code read, by the slots that hold another one since the capture."""
         self.same_step: bool | None = None
         """Whether compiled code ran since its step was marked; ``None`` where every call is a step of its own."""
+        self.reads = Reads()
         self.buckets = Buckets(facts.negative, facts.zero_padded)
         facts.arguments.start(final)
 
@@ -270,6 +272,7 @@ class Driver:
         if vm.recording and not tensor.recorded and tensor.ident:
             self.idents.add(tensor.ident)
             self.idents_now.add(tensor.ident)
+            self.reads.on_use(tensor, self.outputs.graph)
             self.buckets.on_use(tensor)
         if tensor.kept is not None and tensor.kept[0] < self.outputs.written(tensor) and not vm.recording:
             vm.emit(EventKind.STALE_OUTPUT, tensor.kept[1], "name", Confidence.LIKELY, phase=Phase.REPLAY)
@@ -279,6 +282,8 @@ class Driver:
     ) -> None:
         """A slot is written after the capture: what the graph recorded from it is now elsewhere."""
         home = Home(owner.oid, key)
+        if not vm.recording and self.captures:
+            self.reads.on_replaced(vm, old, value, node)
         if vm.recording or not self.captures or home not in self.loaded:
             return
         vm.untold += 1
@@ -328,10 +333,13 @@ class Driver:
 
     def on_bind(self, vm: Interpreter, scope: Scope, name: str, value: Value, node: ast.AST) -> Value:
         """A local name is bound after the capture: to another tensor than the graph's, or to an output."""
+        if not vm.recording:
+            self.reads.on_named(vm, value, node)
         if vm.recording or not self.captures:
             return self.alias(vm, value, node)
         outer = scope.holder(name) if name in scope.nonlocals else scope
         before = outer.names.get(name) if outer is not None else None
+        self.reads.on_replaced(vm, before, value, node)
         old, new = tensor_in(before) if before is not None else None, tensor_in(value)
         rebound = old is not None and new is not None and old.ident != new.ident and old.ident in self.idents
         # A parameter of what is called later, and the name in a loop over a literal, are names of their own.
@@ -474,8 +482,20 @@ class Driver:
                 return Site(caller.place(call.node), caller.code(call.node))
         return vm.site(node)
 
+    def on_lend(self, vm: Interpreter, values: list[Value]) -> None:
+        """Values are given to what nobody knows."""
+        self.reads.on_lend(vm, values)
+
+    def on_let_go(self, vm: Interpreter, value: Value, node: ast.AST) -> None:
+        """``del name``."""
+        if self.captures and not vm.recording:
+            self.reads.on_replaced(vm, value, NONE, node)
+
     def on_replay(self, vm: Interpreter, graph: Value, node: ast.AST) -> None:
         """``graph.replay()``: what was pending is now wrong."""
+        weights = [home for home in self.loaded if is_parameter(self.values.get(home))]
+        for site in self.reads.freed(vm, weights):
+            vm.emit(EventKind.INPUT_REBIND, site, "freed", Confidence.LIKELY, phase=Phase.REPLAY)
         self.outputs.on_replay(graph)
         self.finish()
         for found in self.pending:

@@ -324,6 +324,7 @@ def seeded(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: a
 def step_begun(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
     """``torch.compiler.cudagraph_mark_step_begin()``."""
     if vm.driver is not None:
+        vm.untold += 1
         vm.driver.on_step_begin()
     return NONE
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, TypeGuard
 
-from capturelint.static import attributes, results, torch_calls
+from capturelint.static import attributes, calls, results, torch_calls
 from capturelint.static.homes import Object, Sort, tensors_of
 from capturelint.static.index import ClassDef
 from capturelint.static.records import replace
@@ -343,7 +343,7 @@ def store(vm: Interpreter, owner: Value, target: ast.Subscript, value: Value, sc
                 if isinstance(key, str):
                     attributes.store(vm, holder, key, value, target)
             case _:
-                pass
+                calls.lend(vm, [value])
 
 
 def store_object(vm: Interpreter, owner: Ref, index: Value, value: Value, node: ast.Subscript) -> None:
@@ -354,6 +354,8 @@ def store_object(vm: Interpreter, owner: Ref, index: Value, value: Value, node: 
     if found.sort is Sort.INSTANCE:
         if isinstance(found.cls, ClassDef) and (method := attributes.find_method(vm, found.cls, "__setitem__")):
             vm.call(attributes.bound(vm, owner, method[0], method[1], node), [index, value], {}, node)
+        else:
+            calls.lend(vm, [value])
         return
     key = constant(index)
     if vm.driver is not None:

@@ -117,6 +117,8 @@ class Interpreter:
         self.side_streams: dict[object, Stream] = {}
         self.stream_stack: list[Value] = []
         self.autocast: Site | None = None
+        self.yielding: list[Call] = []
+        """Managers whose ``with`` statement runs: their names are there, though they are not on the stack."""
         self.entered: list[Callable[[], None]] = []
         """What leaving a manager of torch does that an ``ExitStack`` entered, by number."""
         self.inside: tuple[ast.expr, Callable[[Value], None]] | None = None

@@ -71,12 +71,14 @@ def at_yield(vm: Interpreter, value: Value) -> bool:
     body, call.body = call.body, None
     stack, vm.stack = vm.stack, vm.stack[:-1]
     entered = vm.driver is not None and vm.driver.depth == len(stack)
+    vm.yielding.append(call)
     if vm.driver is not None and entered:
         vm.driver.depth = len(vm.stack)  # the capture that began in the manager is its caller's
     try:
         body(value)
     finally:
         vm.stack = stack
+        vm.yielding.pop()
     return True
 
 

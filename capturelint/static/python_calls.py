@@ -499,6 +499,8 @@ def set_attribute(
         attributes.store(vm, args[0], constant(args[1]), args[2], node)
     elif len(args) == 3 and isinstance(args[0], Ref) and vm.phase is Phase.SET_UP:
         attributes.put_element(vm, args[0], args[2])
+    else:
+        calls.lend(vm, args[2:])
     return NONE
 
 

@@ -12,7 +12,7 @@ from capturelint.static.events import Site
 from capturelint.static.homes import Objects
 from capturelint.static.index import FunctionDef, Module
 from capturelint.static.records import quick
-from capturelint.static.values import Test, Value
+from capturelint.static.values import Scope, Test, Value
 
 Line: TypeAlias = tuple[Path, int]
 
@@ -31,6 +31,8 @@ class Call:
     """The body of the ``with`` statement whose manager this call is: it runs where the call yields."""
     breaks: list[list[State]] = field(default_factory=list)
     continues: list[list[State]] = field(default_factory=list)
+    scope: Scope | None = None
+    """Its names; of a call of an analysed function."""
 
 
 class RaisedError(Exception):

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from capturelint.static import assignment, calls, conditions, loops, managers, matching, narrowing, scopes
+from capturelint.static import assignment, attributes, calls, conditions, loops, managers, matching, narrowing, scopes
 from capturelint.static.index import Import
 from capturelint.static.state import RaisedError, State
 from capturelint.static.values import (
@@ -128,7 +128,12 @@ def run_delete(vm: Interpreter, node: ast.Delete, scope: Scope) -> None:
     """``del name``."""
     for target in node.targets:
         if isinstance(target, ast.Name):
-            scope.names.pop(target.id, None)
+            gone = scope.names.pop(target.id, UNKNOWN)
+            if vm.driver is not None:
+                vm.driver.on_let_go(vm, gone, target)
+        elif isinstance(target, ast.Attribute) and vm.driver is not None:
+            vm.driver.on_let_go(vm, vm.eval(target, scope), target)
+            attributes.store(vm, vm.eval(target.value, scope), target.attr, NONE, target)
 
 
 def run_global(vm: Interpreter, node: ast.Global, scope: Scope) -> None:
