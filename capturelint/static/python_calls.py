@@ -443,6 +443,21 @@ def check_instance(
     return Const(answers.pop()) if len(answers) == 1 and None not in answers else Number()
 
 
+def check_subclass(
+    vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None
+) -> Value:
+    """``issubclass``: not known where the class may stand for one that inherits from it."""
+    match args:
+        case [Class(definition=definition), Class(definition=wanted)]:
+            order = attributes.bases(vm, definition)
+            settled = wanted in order or not (
+                attributes.is_open(vm, definition) or definition in attributes.bases(vm, wanted)
+            )
+            return Const(wanted in order) if settled else Number()
+        case _:
+            return Number()
+
+
 def get_attribute(
     vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST, scope: Scope | None
 ) -> Value:
@@ -562,6 +577,7 @@ HANDLERS: dict[str, Handler] = {
     "iter": make_iterator,
     "next": first_item,
     "isinstance": check_instance,
+    "issubclass": check_subclass,
     "getattr": get_attribute,
     "hasattr": check_attribute,
     "setattr": set_attribute,
