@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from capturelint.runtime.homes import global_slots, homes, lengths, numbers  # noqa: E402
-from capturelint.runtime.states import can_duplicate, duplicate, origin  # noqa: E402
+from capturelint.runtime.states import can_duplicate, duplicate, origin, seeded  # noqa: E402
 
 
 class Cache(torch.nn.Module):
@@ -102,6 +102,12 @@ def test_a_state_that_shares_a_buffer_through_a_closure_is_built_again():
 
 def test_a_state_that_cannot_be_copied_is_built_again():
     assert not can_duplicate(SimpleNamespace(source=(number for number in range(3)), t=torch.zeros(1)))
+
+
+def test_any_number_is_a_seed():
+    pytest.importorskip("numpy")
+    with seeded(2**40):
+        pass
 
 
 def test_a_healthy_state_is_built_once():

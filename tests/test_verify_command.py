@@ -1,5 +1,7 @@
 """The command line of ``verify``: what it refuses before any worker starts."""
 
+import os
+
 import pytest
 from typer.testing import CliRunner
 
@@ -36,12 +38,27 @@ def test_a_directory_is_no_target(tmp_path):
         ("--max-length", "0", "must be at least 1"),
         ("--timeout", "0", "must be above 0"),
         ("--memory-limit", "-1", "must be above 0"),
+        ("--tolerance", "-1", "must be at least 0"),
+        ("--tolerance", "nan", "must be at least 0"),
+        ("--reference", "eager", "is the eager counterpart of a --driver, and none is named"),
     ],
 )
 def test_a_number_out_of_range_is_refused(tmp_path, option, value, words):
     target = tmp_path / "model.py"
     target.touch()
     assert words in refusal(target, option, value)
+
+
+def test_a_file_that_is_none_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "model.py")
+    assert "model.py: not a regular file" in refusal(tmp_path / "model.py")
+
+
+def test_the_file_of_a_reference_is_looked_for_first(tmp_path):
+    target = tmp_path / "model.py"
+    target.touch()
+    words = ("--driver", "run", "--reference", tmp_path / "gone.py:eager")
+    assert refusal(target, *words).startswith(f"{tmp_path}/gone.py: no such file")
 
 
 def test_an_unknown_rule_is_named(tmp_path):

@@ -117,8 +117,20 @@ def test_what_a_target_raises_is_said_with_its_line(tmp_path, old, new, stage, w
     assert f"model.py:{line}: " in fault.message
 
 
-def test_a_syntax_error_is_said_with_its_line(tmp_path):
-    assert "model.py:2: " in fault_of(tmp_path, "import torch\ndef build(:\n").message
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [("import torch\ndef build(:\n", 2), ("import torch\n\0", 1)],
+)
+def test_a_syntax_error_is_said_with_its_line(tmp_path, source, line):
+    fault = fault_of(tmp_path, source)
+    assert f"model.py:{line}: the file, when it is loaded, raises: SyntaxError: " in fault.message
+    assert "(model.py" not in fault.message
+
+
+def test_a_driver_takes_the_device(tmp_path):
+    target = write_target(tmp_path, "def drive():\n    return 1\n")
+    with pytest.raises(TargetError, match="`drive` cannot be called with a device: too many positional arguments"):
+        messages_of(plan(target, driver="drive", buckets=(0,)))
 
 
 def test_inputs_must_be_a_mapping(tmp_path):

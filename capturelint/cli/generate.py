@@ -118,10 +118,9 @@ def bucket_sizes(text: str) -> tuple[int, ...]:
 def find_source(target: str, tiny: bool) -> Source:
     """Where the model comes from. Raises ``UsageError``."""
     if not target.startswith(TRANSFORMERS):
-        path = Path(target)
-        if not path.is_file():
-            raise UsageError(f"{target}: no such file; a target is a .py file, hf:DIRECTORY or hf:MODEL_TYPE")
-        return Source(path=path)
+        from capturelint.cli.verify import existing
+
+        return Source(path=Path(existing(target)))
     name = target.removeprefix(TRANSFORMERS)
     if Path(name).is_dir():
         return Source(directory=str(Path(name).resolve()))

@@ -10,7 +10,7 @@ from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -33,6 +33,7 @@ from capturelint.vocabulary import Verdict
 
 DEFAULT_STEPS = 16
 WARM_UP = 3
+Amount = TypeVar("Amount", int, float)
 RUNS = (Verdict.OK, Verdict.CAPTURE_ERROR, Verdict.REPLAY_DIFFERS)
 """Verdicts of a step that runs at a batch size, so that it can be compiled there."""
 EXIT_CODES = {"safe": 0, "unsafe": 1, "fault": 2}
@@ -118,6 +119,10 @@ def command(
         raise UsageError("--compile compiles the target's step; a --driver has none")
     if min_coverage is not None and not compile_step:
         raise UsageError("--min-coverage needs --compile")
+    if reference is not None and driver is None:
+        raise UsageError("--reference is the eager counterpart of a --driver, and none is named")
+    if reference is not None and ":" in reference:
+        existing(reference.rpartition(":")[0])
     chosen, ignored = find_rules(select or ()), find_rules(ignore or ())
 
     def counts(rule: str) -> bool:
@@ -133,7 +138,7 @@ def command(
         tiny=tiny,
         driver=driver,
         reference=reference,
-        tolerance=tolerance,
+        tolerance=None if tolerance is None else at_least(tolerance, 0, "--tolerance"),
         memory_limit_gib=positive(memory_limit, "--memory-limit"),
     )
     limits = Limits(positive(timeout, "--timeout") or timeout, memory_limit or spare_gib())
@@ -155,9 +160,9 @@ def command(
         from capturelint.report.html import verify_html
 
         write(verify_html(report, source_lines, ["capturelint", *sys.argv[1:]], __version__), html, "--html")
-    for bucket in report.buckets:
-        if bucket.fault and bucket.verdict is not Verdict.OK:
-            print(f"error: {bucket.message}", file=sys.stderr)
+    faults = (bucket.message for bucket in report.buckets if bucket.fault and bucket.verdict is not Verdict.OK)
+    for message in dict.fromkeys(faults):
+        print(f"error: {message}", file=sys.stderr)
     raise typer.Exit(EXIT_CODES[report.verdict])
 
 
@@ -199,6 +204,8 @@ def existing(target: str) -> str:
         raise UsageError(f"{target}: no such file; a target is a .py file, hf:DIRECTORY or hf:MODEL_TYPE")
     if path.is_dir():
         raise UsageError(f"{target}: a directory; name the .py file in it that defines build, inputs and step")
+    if not path.is_file():
+        raise UsageError(f"{target}: not a regular file; a target is a .py file, hf:DIRECTORY or hf:MODEL_TYPE")
     return target
 
 
@@ -211,9 +218,9 @@ def bucket_sizes(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(map(int, words)))
 
 
-def at_least(value: int, least: int, option: str) -> int:
-    """``value``. Raises ``UsageError`` below ``least``."""
-    if value < least:
+def at_least(value: Amount, least: int, option: str) -> Amount:
+    """``value``. Raises ``UsageError`` unless it is ``least`` or above."""
+    if not value >= least:
         raise UsageError(f"{option} {value}: must be at least {least}")
     return value
 

@@ -161,9 +161,9 @@ def fault_message(error: BaseException, stage: Stage, step: int | None, project:
     """``model.py:12: `step` raises without any capture in step 3: ValueError: no``."""
     spots = project.raised_at(error)
     where = f"{os.path.relpath(spots[-1].path)}:{spots[-1].line}: " if spots else ""
-    if isinstance(error, SyntaxError) and not spots:
-        where = f"{error.filename}:{error.lineno}: "
     text = first_line(error)
+    if isinstance(error, SyntaxError) and not spots and error.filename:
+        where, text = f"{os.path.relpath(error.filename)}:{error.lineno or 1}: ", error.msg
     did = f"calls sys.exit({error.code!r})" if isinstance(error, SystemExit) else "raises"
     said = (
         ""

@@ -59,7 +59,7 @@ def seeded(seed: int) -> Iterator[None]:
     before = RandomState.now()
     random.seed(seed)
     if numpy := sys.modules.get("numpy"):
-        numpy.random.seed(seed)
+        numpy.random.seed(seed % 2**32)  # it takes no more
     torch.manual_seed(seed)
     try:
         yield

@@ -50,7 +50,11 @@ def load_module(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     # Dataclasses and pickling look their module up by name.
     sys.modules[name] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        error.filename = error.filename or str(path)  # Python does not say which file has a NUL byte
+        raise
     return module
 
 
@@ -87,6 +91,12 @@ def pick(path: Path, name: str) -> Callable[[str], object]:
     found = getattr(sys.modules.get(module_name(path)) or load_module(path), name, None)
     if not callable(found):
         raise TargetError(f"{path}: no function `{name}`")
+    try:
+        inspect.signature(found).bind("cuda")
+    except TypeError as error:
+        raise TargetError(f"{path}: `{name}` cannot be called with a device: {error}") from error
+    except ValueError:  # written in C: what it takes is not known
+        pass
     picked: Callable[[str], object] = found
     return picked
 
