@@ -14,6 +14,8 @@ import pytest
 
 pytest.importorskip("torch", reason="verify runs the step")
 
+import torch
+
 from capturelint.catalog import BUILT_IN, data_directory, load_rules
 from capturelint.cli.verify import new_findings, with_compiled
 from capturelint.compiler.findings import CONFIRMS, compile_findings, summary
@@ -35,6 +37,7 @@ from capturelint.report.page import page
 from capturelint.report.verify_json import render_verify_json
 from capturelint.report.verify_text import render_verify_text
 from capturelint.runtime.blame import Suspects
+from capturelint.runtime.compiled_step import made_by_first
 from capturelint.runtime.observations import BucketResult, Floor, Machine, Times
 from capturelint.runtime.verify import VerifyReport
 from capturelint.vocabulary import Confidence, Outcome, Verdict
@@ -94,6 +97,65 @@ def test_a_step_that_captures_and_does_not_compile_whole_is_unsafe():
         (24, "compile/logging_call.py")
     ]
     assert "graph-break" in {finding["rule"] for finding in report["findings"]}
+
+
+LAZY = """
+import torch
+from torch import nn
+
+
+class Cache:
+    def __init__(self):
+        self.keys = None
+
+    def update(self, key, position):
+        if self.keys is None:
+            self.keys = torch.zeros(key.shape[0], 32, key.shape[-1], device=key.device)
+            if not torch.compiler.is_compiling():
+                torch._dynamo.mark_static_address(self.keys)
+        self.keys.index_copy_(1, position, key[:, None])
+        return self.keys
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.proj = nn.Linear(8, 8)
+        self.cache = Cache()
+
+    def forward(self, x, position):
+        return self.cache.update(self.proj(x), position).sum(1)
+
+
+def build(device):
+    torch.manual_seed(0)
+    return Model().to(device)
+
+
+def inputs(batch, step, device):
+    return {"x": torch.full((batch, 8), 0.1 * step, device=device), "position": torch.tensor([step]).to(device)}
+
+
+def step(model, x, position):
+    return model(x, position)
+"""
+
+
+def test_a_step_that_builds_its_cache_runs_eager_before_it_is_compiled(tmp_path):
+    target = tmp_path / "lazy.py"
+    target.write_text(LAZY)
+    result = verify(str(target.with_suffix("")), "--format", "json")
+    report = json.loads(result.stdout)
+
+    assert (result.returncode, report["findings"]) == (0, []), result.stderr
+    assert [note for note in report["notes"] if "builds `state.cache.keys`, so it ran eager" in note]
+
+
+def test_what_grows_at_every_step_is_not_built_by_the_first():
+    state = {"rows": []}
+
+    assert made_by_first(state, lambda number: state["rows"].append(torch.zeros(2))) == []
+    assert made_by_first(state, lambda number: state.setdefault("cache", torch.zeros(2))) == ["state['cache']"]
 
 
 def test_a_coverage_that_nobody_measured_does_not_pass():
@@ -274,6 +336,15 @@ def test_a_clean_step_runs_whole_inside_graphs_and_is_timed_four_ways():
     assert [bucket["coverage"]["outside"] for bucket in report["compile"]["buckets"]] == [[], []]
     timed = {"eager_ms", "replay_ms", "compiled_ms", "compiled_captured_ms"}
     assert [timed - bucket.keys() for bucket in report["buckets"]] == [set(), set()]
+
+
+@pytest.mark.gpu
+def test_a_cache_that_the_first_step_builds_does_not_fail_the_compiled_step(tmp_path):
+    target = tmp_path / "lazy.py"
+    target.write_text(LAZY)
+    code, report = verify_on_gpu(target, "--buckets", "2", "--min-coverage", "100")
+
+    assert (code, report["findings"]) == (0, [])
 
 
 @pytest.mark.gpu

@@ -37,13 +37,15 @@ ONLY_ON_A_GPU = (
 class Program:
     """A step and what it is called with: ``inputs(n)`` gives fresh tensors for step ``n`` of ``num_steps``.
 
-    ``remember`` is called before step ``first``, and ``rewind`` puts the state back to where that step starts.
-    ``observe(n, output)`` sees every output before a later step may overwrite it.
+    The first ``num_eager`` steps are not compiled. ``remember`` is called before step ``first``, and ``rewind`` puts
+    the state back to where that step starts. ``observe(n, output)`` sees every output before a later step may
+    overwrite it.
     """
 
     step: Step
     inputs: Callable[[int], Inputs]
     num_steps: int = MIN_STEPS
+    num_eager: int = 0
     first: int = 0
     remember: Callable[[], None] = lambda: None
     rewind: Callable[[], None] = lambda: None
@@ -92,13 +94,18 @@ class Caller:
             if number == program.first:
                 program.remember()
             alive.append(program.inputs(number))
-            program.observe(number, self.call(alive[-1]))
+            call = self.call if number >= program.num_eager else self.call_eagerly
+            program.observe(number, call(alive[-1]))
         program.rewind()
         fixed = program.inputs(program.first)
         for number in range(program.first, program.num_steps):
             refill(fixed, program.inputs(number))
             program.observe(number, self.call(fixed))
         return fixed
+
+    def call_eagerly(self, inputs: Inputs) -> object:
+        """One step that is not compiled."""
+        return self.program.step(**inputs)
 
     def call(self, inputs: Inputs) -> object:
         """One step."""

@@ -22,6 +22,7 @@ from capturelint.runtime.capture import capture
 from capturelint.runtime.channel import Channel
 from capturelint.runtime.compare import compare, step_error, tolerance
 from capturelint.runtime.eager import make_inputs, run_eager
+from capturelint.runtime.homes import homes
 from capturelint.runtime.measure import quantiles, time_replay
 from capturelint.runtime.outputs import Leaf, keep, leaves
 from capturelint.runtime.project import Project
@@ -35,6 +36,8 @@ from capturelint.runtime.witness import first_line
 COMPILED_FACTOR = 4.0
 """Fused kernels keep what eager rounds between two of its own; their error may be this many times a replay's."""
 NUM_STEPS_CPU = 4
+NUM_NAMED = 2
+"""Slots that a note names before it counts the rest."""
 MIN_REPLAYED = 2
 """Steps behind the warm-up that a target must be able to make."""
 
@@ -43,16 +46,70 @@ def on_cpu(plan: Plan) -> CompileReport:
     """What a machine without a GPU can show."""
     bucket = plan.buckets[0]
     target = load_target(plan)
-    state = target.build("cpu")
-    target.prepare(state, bucket)
+
+    def fresh() -> object:
+        state = target.build("cpu")
+        target.prepare(state, bucket)
+        return state
 
     def inputs(number: int) -> Inputs:
         made = target.inputs(bucket, number, "cpu")
         return {name: value.to("cpu") if isinstance(value, torch.Tensor) else value for name, value in made.items()}
 
+    made = made_on_cpu(target, fresh(), inputs)
+    state = fresh()
     memory = Memory(state)
-    program = Program(on_state(target, state), inputs, NUM_STEPS_CPU, remember=memory.remember, rewind=memory.rewind)
-    return collect(program, "cpu", bucket)
+    num_eager = int(bool(made))
+    program = Program(
+        on_state(target, state),
+        inputs,
+        NUM_STEPS_CPU + num_eager,
+        num_eager,
+        num_eager,
+        remember=memory.remember,
+        rewind=memory.rewind,
+    )
+    return noted(collect(program, "cpu", bucket), made)
+
+
+def made_on_cpu(target: Target, state: object, inputs: Callable[[int], Inputs]) -> list[str]:
+    """What the first step makes in a state on the CPU; nothing where it cannot run there, which is told later."""
+    try:
+        with torch.no_grad():
+            return made_by_first(state, lambda number: target.step(state, **inputs(number)))
+    except Exception:  # noqa: BLE001  the compiled step raises the same, and that is reported
+        return []
+
+
+def made_by_first(state: object, run: Callable[[int], object]) -> list[str]:
+    """The slots that the first step makes in a state, where the second makes none: what is built lazily, as caches are.
+
+    ``run(n)`` runs step ``n``.
+    """
+    names = [[home.name for home in homes(state)]]
+    for number in range(2):
+        run(number)
+        names.append([home.name for home in homes(state)])
+    before, made, after = names
+    return [name for name in made if name not in before] if set(after) <= set(made) else []
+
+
+def noted(report: CompileReport, made: list[str]) -> CompileReport:
+    """The report of a run whose first step was eager, if it was.
+
+    Compiled, a step would build its state in the memory of its graphs, and the second would find that overwritten: the
+    H200 of docs/measurements.md refuses transformers' ``StaticCache`` then. Programs run a prefill before.
+    """
+    if not made:
+        return report
+    more = f" and {len(made) - NUM_NAMED} more" if len(made) > NUM_NAMED else ""
+    named = ", ".join(f"`{name}`" for name in made[:NUM_NAMED])
+    note = (
+        f"the first step builds {named}{more}, so it ran eager, as a prefill does: what compiled code builds lies in "
+        "memory that its next step overwrites"
+    )
+    buckets = tuple(replace(bucket, notes=(*bucket.notes, note)) for bucket in report.buckets)
+    return replace(report, buckets=buckets)
 
 
 def on_state(target: Target, state: object) -> Callable[..., object]:
@@ -70,14 +127,17 @@ def on_gpu(plan: Plan, channel: Channel) -> CompileReport:
     target = load_target(plan)
     session = Session(plan, target, states.origin(lambda: target.build("cuda")), Project(target.roots), channel)
     session, reference = referenced(session, bucket)
+    made = made_on_gpu(session, bucket)
     state = session.fresh(bucket)
     memory = Memory(state)
     seen = Seen(reference)
+    num_eager = int(bool(made))
     program = Program(
         on_state(target, state),
         lambda number: make_inputs(target, bucket, number),
         session.plan.steps,
-        plan.warm_up,
+        num_eager,
+        max(plan.warm_up, num_eager),
         memory.remember,
         memory.rewind,
         seen.observe,
@@ -88,7 +148,15 @@ def on_gpu(plan: Plan, channel: Channel) -> CompileReport:
         plain = compiled_plainly(session)
         result = without_graphs(plain, result, seen)
         result = compiled_and_captured(plain, result, seen)
-    return replace(report, buckets=(result,))
+    return noted(replace(report, buckets=(result,)), made)
+
+
+def made_on_gpu(session: Session, bucket: int) -> list[str]:
+    """What the first step makes in a state of its own, on the GPU."""
+    state = session.fresh(bucket)
+    return made_by_first(
+        state, lambda number: run_eager(session.target, state, bucket, range(number, number + 1), session.channel)
+    )
 
 
 def referenced(session: Session, bucket: int) -> tuple[Session, Reference]:
