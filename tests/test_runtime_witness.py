@@ -24,6 +24,14 @@ def test_only_solvers_read_back_an_error_code(name, kind):
     assert witness.kind_of_call(Call(name, (), (), ())) == kind
 
 
+def test_an_error_that_cannot_say_anything_is_read_all_the_same():
+    class Mute(Exception):
+        def __str__(self):
+            raise RuntimeError("no words")
+
+    assert witness.first_line(Mute()) == ""
+
+
 def test_a_generator_that_no_graph_knows_is_told_by_the_gpus_words():
     error = RuntimeError("Attempt to increase offset for a CUDA generator not in capture mode.")
     assert witness.kind_of(error, (), ()) is ObservationKind.FOREIGN_GENERATOR

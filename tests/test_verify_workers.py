@@ -94,7 +94,21 @@ def test_an_error_of_the_device_that_comes_late_is_looked_into_by_another_proces
 def test_a_process_that_leaves_is_a_crash(verified):
     report = verified("step:leave:1", (1,))
     assert report.buckets[0].verdict is Verdict.CRASH
-    assert "exited with status 7" in report.buckets[0].message
+    assert (
+        f"exited with status 7 at {os.path.relpath(MISBEHAVING)}:{line_of('os._exit(7)')}" in report.buckets[0].message
+    )
+
+
+def test_a_process_that_leaves_quietly_while_it_is_captured_is_a_crash_at_its_line(verified):
+    report = verified("capture:leave-quietly:1", (1,))
+    assert [bucket.verdict for bucket in report.buckets] == [Verdict.CRASH]
+    assert [finding.place.line for finding in report.findings] == [line_of("os._exit(0)")]
+
+
+def test_a_step_that_hangs_by_itself_is_the_targets_fault(verified):
+    report = verified("step:hang:1", (1,), timeout_s=HANG_S)
+    assert [bucket.verdict for bucket in report.buckets] == [Verdict.TIMEOUT]
+    assert report.verdict == "fault"
 
 
 def test_a_process_that_the_target_forked_is_ended_and_not_waited_for(verified):

@@ -327,7 +327,7 @@ def explanation(session: Session, bucket: int, target: Target | None = None) -> 
     try:
         return explain(bench_of(session, bucket, target))
     except Exception as error:  # noqa: BLE001 - the target's code runs again here and may raise anything
-        return [Observation(ObservationKind.VALUES_DIFFER, f"looking for the cause failed: {error}")]
+        return [Observation(ObservationKind.VALUES_DIFFER, f"looking for the cause failed: {first_line(error)}")]
 
 
 def bench_of(session: Session, bucket: int, target: Target | None = None) -> Bench:

@@ -21,7 +21,7 @@ import torch
 from capturelint.arguments import CACHES, COUNTERS, MASKS, POSITIONS, TOKENS
 from capturelint.errors import TargetError
 from capturelint.runtime.outputs import flatten
-from capturelint.runtime.project import project_roots
+from capturelint.runtime.project import project_roots, text_of
 from capturelint.runtime.static_cache import StaticCache, WatchingCache
 from capturelint.runtime.target import Inputs, Target
 
@@ -174,7 +174,7 @@ def fit(state: ModelState, batch: int, max_length: int, path: Path) -> None:
                 raise TypeError("forward returned no tensor")
             state.cache = make_cache(state.model, call, batch, max_length)
         except REFUSALS as error:
-            refused.append(f"{type(error).__name__}: {' '.join(str(error).split())[:160]}")
+            refused.append(f"{type(error).__name__}: {' '.join(text_of(error).split())[:160]}")
             continue
         state.call = call
         return

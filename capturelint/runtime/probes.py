@@ -26,13 +26,14 @@ from capturelint.runtime.observations import BucketResult, Observation, Spot
 from capturelint.runtime.outputs import Leaf, keep, leaves
 from capturelint.runtime.padding import find_leak, leak_observation
 from capturelint.runtime.poison import FreeMemory, poison_outputs, poison_pool, storage
+from capturelint.runtime.project import text_of
 from capturelint.runtime.protocol import Stage
 from capturelint.runtime.replay import run_replay
 from capturelint.runtime.states import RandomState
 from capturelint.runtime.target import Inputs, Target
 from capturelint.runtime.trace import Call, Recorder
 from capturelint.runtime.varied import can_scale, constants, far_order, moved_target, varied_target
-from capturelint.runtime.witness import first_line
+from capturelint.runtime.witness import first_line, is_broken
 from capturelint.vocabulary import ObservationKind, Verdict
 
 REFUSALS = (RuntimeError, TypeError, ValueError, IndexError, KeyError, AssertionError, AttributeError)
@@ -201,7 +202,7 @@ def inputs_varied(session: Session, kept: Kept) -> Seen:
     try:
         expected = run_eager(target, session.fresh(bucket), bucket, range(session.plan.steps), session.channel)
     except REFUSALS as error:
-        if "CUDA error" in str(error):
+        if is_broken(error):
             raise
         return Seen(f"inputs in another order not tried: eager raises {type(error).__name__}")
     expected.outputs = expected.outputs[steps.start :]
@@ -250,7 +251,7 @@ def inputs_alive(session: Session, kept: Kept) -> Seen:
     try:
         captured.graph.replay()
     except RuntimeError as error:
-        if "dead tensor" not in str(error):
+        if "dead tensor" not in text_of(error):
             raise
         message = first_line(error)
         return Seen(message, (Observation(ObservationKind.MEMORY_FREED, message, step=plan.warm_up),))

@@ -113,7 +113,15 @@ def first_error(error: BaseException, refusals: tuple[str, ...]) -> BaseExceptio
     chain = [error]
     while chain[-1].__context__ is not None and chain[-1].__context__ not in chain:
         chain.append(chain[-1].__context__)
-    return next((each for each in reversed(chain) if any(word in str(each) for word in refusals)), chain[-1])
+    return next((each for each in reversed(chain) if any(word in text_of(each) for word in refusals)), chain[-1])
+
+
+def text_of(error: BaseException) -> str:
+    """What an error says; nothing where its class, which may be the target's, fails to say it."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - the target's code runs here and may raise anything
+        return ""
 
 
 def python_version() -> tuple[int, int]:

@@ -99,7 +99,12 @@ class Peak:
     bucket: int | None = None
 
 
-Message: TypeAlias = Machine | Progress | Fault | BucketResult | Peak | Done
+@dataclass(frozen=True, slots=True)
+class Farewell:
+    """The worker ends by itself. A target that ends the process, with whatever status, says none."""
+
+
+Message: TypeAlias = Machine | Progress | Fault | BucketResult | Peak | Done | Farewell
 
 
 def encode(message: Message | Plan) -> bytes:
@@ -140,6 +145,8 @@ def decode(line: bytes) -> Message | None:
             return decode_bucket(record)
         case "Peak":
             return Peak(**record)
+        case "Farewell":
+            return Farewell()
         case "Done":
             floor = record["floor"]
             return Done(Floor(**floor) if floor else None, tuple(record["notes"]))

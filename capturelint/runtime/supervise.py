@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO
 
 from capturelint.runtime.observations import Machine, Spot
-from capturelint.runtime.protocol import Message, Plan, Progress, Stage, decode, encode
+from capturelint.runtime.protocol import Farewell, Message, Plan, Progress, Stage, decode, encode
 
 STACK_LINE = re.compile(r'^  File "(?P<path>.+)", line (?P<line>\d+) in (?P<name>.+)$', re.MULTILINE)
 POLL_S = 0.2
@@ -133,7 +133,7 @@ def listen(worker: Worker, timeout_s: float, memory_limit_gib: float | None) -> 
     The memory limit counts from what the worker held when it had found its device: libraries are not the target's.
     """
     buffer, last, heard = b"", Progress(Stage.START), time.monotonic()
-    held, marked = 0, None
+    held, marked, is_over = 0, None, False
     limit = math.inf if memory_limit_gib is None else memory_limit_gib * GIB
     with selectors.DefaultSelector() as selector:
         selector.register(worker.messages, selectors.EVENT_READ)
@@ -141,7 +141,7 @@ def listen(worker: Worker, timeout_s: float, memory_limit_gib: float | None) -> 
             if selector.select(POLL_S):
                 received = os.read(worker.messages, 1 << 16)
                 if not received:
-                    yield ended(worker, last)
+                    yield ended(worker, last, is_over)
                     return
                 heard, marked = time.monotonic(), None
                 *lines, buffer = (buffer + received).split(b"\n")
@@ -149,11 +149,12 @@ def listen(worker: Worker, timeout_s: float, memory_limit_gib: float | None) -> 
                     if message is None:
                         continue
                     last = message if isinstance(message, Progress) else last
+                    is_over = is_over or isinstance(message, Farewell)
                     held = own_bytes(worker.process.pid) if isinstance(message, Machine) else held
                     yield message
             elif worker.process.poll() is not None:
                 # Something that the target forked still holds the pipe open.
-                yield ended(worker, last)
+                yield ended(worker, last, is_over)
                 return
             taken = own_bytes(worker.process.pid) - held
             marked = taken if marked is None else marked
@@ -167,10 +168,10 @@ def listen(worker: Worker, timeout_s: float, memory_limit_gib: float | None) -> 
                 heard, marked = time.monotonic(), taken
 
 
-def ended(worker: Worker, last: Progress) -> Ended:
-    """The end of a worker that closed its pipe."""
+def ended(worker: Worker, last: Progress, is_over: bool) -> Ended:
+    """The end of a worker that closed its pipe; ``is_over`` if it said so before."""
     status = worker.process.wait()
-    reason = "done" if status == 0 else "died"
+    reason = "done" if is_over else "died"
     return Ended(reason, last, status, read_stack(worker.stacks), tail(worker.output))
 
 

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from capturelint.runtime.homes import address_of
 from capturelint.runtime.observations import Spot
-from capturelint.runtime.project import Project
+from capturelint.runtime.project import Project, text_of
 
 MAX_HOST_BYTES = 1 << 16
 GATHERS = {"embedding", "index_select", "index", "gather"}
@@ -139,7 +139,7 @@ class Recorder(Watch):  # type: ignore[no-untyped-call]
         try:
             result = self.writes.run(func, args, kwargs)
         except BaseException as error:
-            self.calls.append(Call(str(func), tensors, scalars, spots, stream, failed=f"{error}"))
+            self.calls.append(Call(str(func), tensors, scalars, spots, stream, failed=text_of(error)))
             raise
         outputs, _ = describe((result,), {})
         view = is_view(func)

@@ -206,7 +206,7 @@ def settle_end(ledger: Ledger, ended: Ended, limits: Limits) -> None:
         bucket,
         verdict,
         message=message + quoted(ended.output if ended.reason == "died" else ""),
-        fault=not stage.captures and verdict is Verdict.CRASH,
+        fault=not stage.captures and verdict is not Verdict.OUT_OF_MEMORY,
         observations=observations if stage.captures else (),
     )
 

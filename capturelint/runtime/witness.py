@@ -14,7 +14,7 @@ import torch
 
 from capturelint.catalog import load_aten, load_operations
 from capturelint.runtime.observations import Observation, Spot
-from capturelint.runtime.project import Project, first_error, traceback_spots
+from capturelint.runtime.project import Project, first_error, text_of, traceback_spots
 from capturelint.runtime.trace import Call
 from capturelint.vocabulary import Effect, ObservationKind
 
@@ -45,18 +45,18 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     return isinstance(error, RuntimeError) and any(
-        words in str(error) for words in ("out of memory", "can't allocate memory", "Cannot allocate memory")
+        words in text_of(error) for words in ("out of memory", "can't allocate memory", "Cannot allocate memory")
     )
 
 
 def first_line(error: BaseException) -> str:
     """The first line of an error's text, on one line whatever spaces it has."""
-    return " ".join(str(error).split("\n")[0].split())
+    return " ".join(text_of(error).split("\n")[0].split())
 
 
 def is_broken(error: BaseException) -> bool:
     """Whether the device can do nothing more after this error."""
-    return "CUDA error" in str(error)
+    return "CUDA error" in text_of(error)
 
 
 def refusal(
@@ -96,7 +96,7 @@ def kind_of(cause: BaseException, spots: tuple[Spot, ...], eager: Sequence[Call]
     told = getattr(cause, "kind", None)
     if isinstance(told, ObservationKind):
         return told
-    text = str(cause)
+    text = text_of(cause)
     if "unjoined work" in text:
         return ObservationKind.UNJOINED_STREAM
     if any(words in text for words in GENERATORS):

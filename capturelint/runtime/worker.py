@@ -11,15 +11,16 @@ import faulthandler
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO, NoReturn
 
 from capturelint.errors import CapturelintError, DeviceError
 from capturelint.runtime.channel import Channel
 from capturelint.runtime.meter import Meter
 from capturelint.runtime.observations import Machine
-from capturelint.runtime.protocol import Fault, Peak, Plan, Stage, decode_plan
+from capturelint.runtime.protocol import Farewell, Fault, Peak, Plan, Stage, decode_plan
 
 PR_SET_PDEATHSIG = 1
 HANG_SIGNAL = signal.SIGUSR1 if hasattr(signal, "SIGUSR1") else None
@@ -32,6 +33,7 @@ def main() -> None:
     faulthandler.enable(stacks)
     if HANG_SIGNAL is not None:
         faulthandler.register(HANG_SIGNAL, stacks, all_threads=True)
+    os._exit = leaving(stacks, os._exit)  # type: ignore[assignment]
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
     die_with_parent(int(sys.argv[3]))
     plan = decode_plan(sys.stdin.buffer.readline())
@@ -40,10 +42,25 @@ def main() -> None:
     except CapturelintError as error:
         at = channel.now
         channel.send(Fault(at.stage, str(error), isinstance(error, DeviceError), at.bucket, at.step))
+    channel.send(Farewell())
+    for stream in (sys.stdout, sys.stderr):
+        # The target may have closed them, or put something else in their place.
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
     # The target may have left threads, handlers or a broken CUDA context that an orderly exit would wait for.
-    sys.stdout.flush()
-    sys.stderr.flush()
     os._exit(0)
+
+
+def leaving(stacks: IO[str], leave: Callable[[int], NoReturn]) -> Callable[[int], NoReturn]:
+    """An ``os._exit`` that says first where it was called; what the target forked leaves as it wants to."""
+    worker = os.getpid()
+
+    def leave_with_stack(status: int) -> NoReturn:
+        if os.getpid() == worker:
+            faulthandler.dump_traceback(stacks, all_threads=False)
+        leave(status)
+
+    return leave_with_stack
 
 
 def die_with_parent(parent: int) -> None:
