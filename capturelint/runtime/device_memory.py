@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
+from capturelint.runtime.hooks import Hook, Pending, hooked
 from capturelint.runtime.meter import Meter
-from capturelint.runtime.patched import patched
 
 MIB = 1 << 20
 KERNELS_NBYTES = 64 * MIB
@@ -152,43 +152,39 @@ class DeviceMemory:
     def watching_graphs(self) -> Iterator[None]:
         """Look around every capture and first launch while entered, the target's own ones too."""
         kind = torch.cuda.CUDAGraph
-        new, end, launch = kind.__new__, kind.capture_end, kind.replay
-        prepare = getattr(kind, "instantiate", None)
-        can_keep = "__new__" in vars(kind)
-        memory = self
 
-        def noted_new(cls: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's own signature
-            made = new(cls, *args, **kwargs)
-            if any((*args, *kwargs.values())):
-                memory.keeping.add(made)
+        def make(kind: type, call: Pending) -> object:
+            made = call()
+            if any((*call.args[1:], *call.keywords.values())):
+                self.keeping.add(made)
             return made
 
-        def noted_end(self_: Any) -> Any:  # noqa: ANN401 - torch's own signature
+        def end(graph: object, call: Pending) -> object:
             num_nodes = num_capturing()
-            if self_ in memory.keeping:
-                memory.begun[self_] = Begun(num_nodes, 0)
+            if graph in self.keeping:
+                self.begun[graph] = Begun(num_nodes, 0)
             else:
-                memory.before_instantiation(self_, num_nodes)
-            ended = end(self_)
-            memory.look()
+                self.before_instantiation(graph, num_nodes)
+            ended = call()
+            self.look()
             return ended
 
-        def noted_instantiate(self_: Any) -> Any:  # noqa: ANN401 - torch's own signature
-            if self_ in memory.begun:
-                memory.before_instantiation(self_, memory.begun[self_].num_nodes)
-            prepared = prepare(self_)  # type: ignore[misc]
-            memory.look()
+        def instantiate(graph: object, call: Pending) -> object:
+            if graph in self.begun:
+                self.before_instantiation(graph, self.begun[graph].num_nodes)
+            prepared = call()
+            self.look()
             return prepared
 
-        def noted_replay(self_: Any) -> Any:  # noqa: ANN401 - torch's own signature
-            launched = launch(self_)
-            memory.after_launch(self_)
+        def replay(graph: object, call: Pending) -> object:
+            launched = call()
+            self.after_launch(graph)
             return launched
 
-        methods: dict[str, Callable[..., object]] = {"capture_end": noted_end, "replay": noted_replay}
-        if can_keep and prepare is not None:  # torch 2.8 and later
-            methods |= {"__new__": noted_new, "instantiate": noted_instantiate}
-        with patched(kind, methods):
+        hooks: dict[str, Hook] = {"capture_end": end, "replay": replay}
+        if "__new__" in vars(kind) and hasattr(kind, "instantiate"):  # torch 2.8 and later
+            hooks |= {"__new__": make, "instantiate": instantiate}
+        with hooked(kind, hooks):
             yield
 
 

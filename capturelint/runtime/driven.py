@@ -9,14 +9,12 @@ The surprise: a watched slot keeps what it held alive, so this run frees nothing
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import FrameType
-from typing import Any
 
 import torch
 
@@ -24,11 +22,11 @@ from capturelint.runtime.copies import Behind, Copies
 from capturelint.runtime.differences import StepTrace, frozen
 from capturelint.runtime.driver_rows import Filled, Multiplied, Rows, mixed_rows
 from capturelint.runtime.homes import Slot, address_of, homes, named_slots
+from capturelint.runtime.hooks import Pending, hooked
 from capturelint.runtime.indices import Indices
 from capturelint.runtime.invocations import Change, Given, Invocation, changes, given
 from capturelint.runtime.lines import Line, LineLog, Store
 from capturelint.runtime.observations import Observation, Spot
-from capturelint.runtime.patched import patched
 from capturelint.runtime.project import Project
 from capturelint.runtime.rows import Results
 from capturelint.runtime.states import RandomState
@@ -194,33 +192,27 @@ class DrivenRun(Watch):  # type: ignore[no-untyped-call]
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Note captures and replays of every graph while entered."""
-        graph = torch.cuda.CUDAGraph
-        begin, end, launch = graph.capture_begin, graph.capture_end, graph.replay
-        run = self
 
-        @functools.wraps(begin)
-        def noted_begin(self_: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's own signature
-            began = begin(self_, *args, **kwargs)
-            run.begin(self_, sys._getframe(1))
+        def begin(graph: object, call: Pending) -> object:
+            began = call()
+            self.begin(graph, sys._getframe())
             return began
 
-        @functools.wraps(end)
-        def noted_end(self_: Any) -> Any:  # noqa: ANN401 - torch's own signature
-            run.end()
-            return end(self_)
+        def end(graph: object, call: Pending) -> object:
+            self.end()
+            return call()
 
-        @functools.wraps(launch)
-        def noted_replay(self_: Any) -> Any:  # noqa: ANN401 - torch's own signature
+        def replay(graph: object, call: Pending) -> object:
             try:
-                run.replay(self_, sys._getframe(1))
-                launched = launch(self_)
+                self.replay(graph, sys._getframe())
+                launched = call()
                 torch.cuda.synchronize()
             except ERRORS as error:
-                run.failures.append(run.failed_replay(error, sys._getframe(1)))
+                self.failures.append(self.failed_replay(error, sys._getframe()))
                 raise
             return launched
 
-        with patched(graph, {"capture_begin": noted_begin, "capture_end": noted_end, "replay": noted_replay}):
+        with hooked(torch.cuda.CUDAGraph, {"capture_begin": begin, "capture_end": end, "replay": replay}):
             yield
 
     def begin(self, graph: object, frame: FrameType) -> None:

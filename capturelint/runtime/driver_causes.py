@@ -11,7 +11,6 @@ import ast
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -20,10 +19,10 @@ from capturelint.runtime.driven import ERRORS, DrivenRun, Taken
 from capturelint.runtime.driver_outputs import held_outputs, lost_outputs, overwritten_outputs
 from capturelint.runtime.eager import DEVICE
 from capturelint.runtime.homes import address_of
+from capturelint.runtime.hooks import Pending, hooked
 from capturelint.runtime.lines import Store
 from capturelint.runtime.liveness import Liveness, freed_memory
 from capturelint.runtime.observations import Observation, Spot
-from capturelint.runtime.patched import patched
 from capturelint.runtime.project import Project
 from capturelint.runtime.syntax import parsed
 from capturelint.runtime.trace import Argument, Call
@@ -88,29 +87,27 @@ def causes(run: DrivenRun, driver: Driver, project: Project) -> list[Observation
 
 def freed(driver: Driver, project: Project) -> list[Observation]:
     """Memory that a graph reads and that is free at one of its replays."""
-    graph = torch.cuda.CUDAGraph
-    begin, end, launch = graph.capture_begin, graph.capture_end, graph.replay
     watched: dict[int, Liveness] = {}
     made: set[int] = set()
     found: list[Observation] = []
 
-    def noted_begin(self_: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's own signature
-        began = begin(self_, *args, **kwargs)
-        watched[id(self_)] = Liveness(project, made)
-        watched[id(self_)].__enter__()  # type: ignore[no-untyped-call]
+    def begin(graph: object, call: Pending) -> object:
+        began = call()
+        watched[id(graph)] = Liveness(project, made)
+        watched[id(graph)].__enter__()  # type: ignore[no-untyped-call]
         return began
 
-    def noted_end(self_: Any) -> Any:  # noqa: ANN401 - torch's own signature
-        watched[id(self_)].__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        return end(self_)
+    def end(graph: object, call: Pending) -> object:
+        watched[id(graph)].__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        return call()
 
-    def noted_replay(self_: Any) -> Any:  # noqa: ANN401 - torch's own signature
-        if id(self_) in watched and not found:
-            found.extend(freed_memory(watched[id(self_)].dead(), 0))
-        return launch(self_)
+    def replay(graph: object, call: Pending) -> object:
+        if id(graph) in watched and not found:
+            found.extend(freed_memory(watched[id(graph)].dead(), 0))
+        return call()
 
-    noted = {"capture_begin": noted_begin, "capture_end": noted_end, "replay": noted_replay}
-    with patched(graph, noted), contextlib.suppress(*ERRORS):
+    hooks = {"capture_begin": begin, "capture_end": end, "replay": replay}
+    with hooked(torch.cuda.CUDAGraph, hooks), contextlib.suppress(*ERRORS):
         driver(DEVICE)
         torch.cuda.synchronize()
     return found

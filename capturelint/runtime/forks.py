@@ -7,13 +7,13 @@ stream and event calls are watched while the step is captured; nothing is asked 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
+from capturelint.runtime.hooks import Hook, Pending, hooked
 from capturelint.runtime.observations import Spot
 from capturelint.runtime.project import Project
 
@@ -32,42 +32,29 @@ class Forks:
     @contextmanager
     def watching(self) -> Iterator[Forks]:
         """Note ``with torch.cuda.stream(s)``, ``wait_stream``, and what asks for progress or waits, while entered."""
-        context, stream, event = torch.cuda.StreamContext, torch.cuda.Stream, torch.cuda.Event
-        enter, wait_stream = context.__enter__, stream.wait_stream
-        ask_stream, ask_event = stream.query, event.query
 
-        def noted_enter(self_: Any) -> Any:  # noqa: ANN401 - torch's own signature
-            if self_.stream is not None:
-                self.entered[handle(self_.stream)] = self.project.spots(sys._getframe(1))
-            return enter(self_)  # type: ignore[no-untyped-call]
+        def enter(context: torch.cuda.StreamContext, call: Pending) -> object:
+            if context.stream is not None:
+                self.entered[handle(context.stream)] = self.project.spots(sys._getframe())
+            return call()
 
-        def noted_wait(self_: Any, other: Any) -> Any:  # noqa: ANN401 - torch's own signature
+        def wait_stream(stream: object, call: Pending) -> object:
+            (other,) = (*call.args[1:], *call.keywords.values())
             self.entered.pop(handle(other), None)
-            return wait_stream(self_, other)
+            return call()
 
-        def noting(ask: Callable[[Any], Any]) -> Callable[[Any], Any]:
-            def noted_query(self_: Any) -> Any:  # noqa: ANN401 - torch's own signature
-                if torch.cuda.is_current_stream_capturing():
-                    self.queried.append(self.project.spots(sys._getframe(1)))
-                return ask(self_)
+        def ask(owner: object, call: Pending) -> object:
+            if torch.cuda.is_current_stream_capturing():
+                self.queried.append(self.project.spots(sys._getframe()))
+            return call()
 
-            return noted_query
-
-        patched: list[tuple[object, str, Callable[..., object], Callable[..., object]]] = [
-            (context, "__enter__", noted_enter, enter),
-            (stream, "wait_stream", noted_wait, wait_stream),
-            (stream, "query", noting(ask_stream), ask_stream),
-            (event, "query", noting(ask_event), ask_event),
-            (stream, "synchronize", noting(stream.synchronize), stream.synchronize),
-            (event, "synchronize", noting(event.synchronize), event.synchronize),
-        ]
-        for owner, name, noted, _ in patched:
-            setattr(owner, name, noted)
-        try:
+        asks: dict[str, Hook] = {"query": ask, "synchronize": ask}
+        with (
+            hooked(torch.cuda.StreamContext, {"__enter__": enter}),
+            hooked(torch.cuda.Stream, {**asks, "wait_stream": wait_stream}),
+            hooked(torch.cuda.Event, asks),
+        ):
             yield self
-        finally:
-            for owner, name, _, original in patched:
-                setattr(owner, name, original)
 
     @property
     def unjoined(self) -> tuple[Spot, ...]:

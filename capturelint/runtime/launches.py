@@ -6,16 +6,14 @@ whether a capture was open, whether a replay itself failed, and how many replays
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from capturelint.runtime.patched import patched
+from capturelint.runtime.hooks import Pending, hooked
 
 
 @dataclass(slots=True)
@@ -33,32 +31,26 @@ class Launches:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Note captures and replays of every graph while entered."""
-        graph = torch.cuda.CUDAGraph
-        begin, end, launch = graph.capture_begin, graph.capture_end, graph.replay
-        seen = self
 
-        @functools.wraps(begin)
-        def noted_begin(self_: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's own signature
-            seen.in_capture = True
-            return begin(self_, *args, **kwargs)
+        def begin(graph: object, call: Pending) -> object:
+            self.in_capture = True
+            return call()
 
-        @functools.wraps(end)
-        def noted_end(self_: Any) -> Any:  # noqa: ANN401 - torch's own signature
-            ended = end(self_)
+        def end(graph: object, call: Pending) -> object:
+            ended = call()
             # A capture whose body raised is ended on the way out.
-            seen.in_capture = sys.exc_info()[0] is not None
+            self.in_capture = sys.exc_info()[0] is not None
             return ended
 
-        @functools.wraps(launch)
-        def noted_replay(self_: Any) -> Any:  # noqa: ANN401 - torch's own signature
-            if seen.in_capture:
-                return launch(self_)
-            seen.before()
-            seen.num_replays += 1
-            seen.in_replay = True
-            launched = launch(self_)
-            seen.in_replay = False
+        def replay(graph: object, call: Pending) -> object:
+            if self.in_capture:
+                return call()
+            self.before()
+            self.num_replays += 1
+            self.in_replay = True
+            launched = call()
+            self.in_replay = False
             return launched
 
-        with patched(graph, {"capture_begin": noted_begin, "capture_end": noted_end, "replay": noted_replay}):
+        with hooked(torch.cuda.CUDAGraph, {"capture_begin": begin, "capture_end": end, "replay": replay}):
             yield
