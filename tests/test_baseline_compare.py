@@ -7,7 +7,6 @@ from capturelint.errors import ConfigError
 from capturelint.finding import Finding
 from capturelint.place import Place
 from capturelint.static.baseline import apply_baseline, with_fingerprints, write_baseline
-from capturelint.static.files import read_lines
 from capturelint.vocabulary import Confidence, Outcome
 
 STEP = "def step(t):\n    t.item()\n    t.item()\n"
@@ -16,7 +15,6 @@ STEP = "def step(t):\n    t.item()\n    t.item()\n"
 def findings_in(path: Path, text: str, needle: str = "t.item()", rule: str = "host-sync") -> list[Finding]:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
-    read_lines.cache_clear()
     return [
         Finding(rule, Place(path, number), "a device read", (), Outcome.CAPTURE_ERROR, Confidence.CERTAIN)
         for number, line in enumerate(text.split("\n"), 1)

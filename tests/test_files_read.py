@@ -7,7 +7,7 @@ import pytest
 from capturelint.errors import SourceError
 from capturelint.finding import Finding
 from capturelint.place import Place
-from capturelint.static.files import decode_source, in_cells, read_lines, read_source
+from capturelint.static.files import Sources, decode_source, in_cells, read_source
 from capturelint.vocabulary import Confidence, Outcome
 
 PATH = Path("m.py")
@@ -118,6 +118,6 @@ def test_a_finding_in_a_notebook_names_cell_and_line():
 
 def test_the_lines_of_one_cell_can_be_read(tmp_path):
     (tmp_path / "n.ipynb").write_bytes(notebook(("code", "a\nb"), ("markdown", "t"), ("code", "c")))
-    assert read_lines(tmp_path / "n.ipynb", 1) == ("a", "b")
-    assert read_lines(tmp_path / "n.ipynb", 3) == ("c",)
-    assert read_lines(tmp_path / "gone.py") == ()
+    assert Sources().lines(tmp_path / "n.ipynb", 1) == ("a", "b")
+    assert Sources().lines(tmp_path / "n.ipynb", 3) == ("c",)
+    assert Sources().lines(tmp_path / "gone.py", None) == ()

@@ -6,7 +6,6 @@ from capturelint.finding import Evidence, Finding
 from capturelint.place import Frame, Place
 from capturelint.report import CheckReport, EntryRecord, Format, render
 from capturelint.report.frame import frame
-from capturelint.report.text import errors_text
 from capturelint.vocabulary import Confidence, Outcome
 
 SOURCE = (
@@ -129,11 +128,6 @@ def test_control_characters_of_names_are_escaped():
     assert not any(ord(c) < 32 and c != "\n" for c in output)
     assert "\x9b" not in output
     assert "a\\x1b[2J\\n.py:1:1" in output
-
-
-def test_files_that_cannot_be_read_are_listed_for_stderr():
-    errors = (SourceError(Path("b.py"), 3, "invalid syntax"),)
-    assert errors_text(report(errors=errors)) == "error: b.py:3: invalid syntax\n1 file not checked\n"
 
 
 def rows(place: Place, *lines: str, width: int | None = None) -> list[str]:

@@ -20,7 +20,6 @@ from capturelint.report.model import (
     CheckReport,
     ReadLines,
     count_by_rule,
-    counted,
     entry_line,
     relative,
     summary_line,
@@ -191,11 +190,3 @@ def note(label: str, text: str, gutter: int, width: int | None) -> Iterator[Line
     first, *rest = rows(f"{label} {visible(text)}", width, len(lead) + 2, len(lead))
     yield [(lead, "blue"), (label, "bold"), (first.removeprefix(label), "")]
     yield from ([(row, "")] for row in rest)
-
-
-def errors_text(report: CheckReport) -> str:
-    """One line for each file that could not be checked, for stderr."""
-    lines = [f"error: {visible(str(error))}" for error in report.errors]
-    if lines:
-        lines.append(f"{counted(len(lines), 'file')} not checked")
-    return "".join(f"{line}\n" for line in lines)

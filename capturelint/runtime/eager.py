@@ -22,12 +22,10 @@ NOBODY = nullcontext()
 
 @dataclass(slots=True)
 class Run:
-    """Outputs and times of a row of steps. ``first`` is the index of the first one; times are empty if emulated."""
+    """Outputs of a row of steps. ``first`` is the index of the first one."""
 
     first: int
     outputs: list[list[Leaf]] = field(default_factory=list)
-    device_ms: list[float] = field(default_factory=list)
-    host_ms: list[float] = field(default_factory=list)
 
 
 def make_inputs(target: Target, bucket: int, step: int) -> Inputs:

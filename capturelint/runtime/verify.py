@@ -79,7 +79,6 @@ class Ledger:
     results: dict[int, BucketResult] = field(default_factory=dict)
     floor: Floor | None = None
     notes: list[str] = field(default_factory=list)
-    retraced: set[int] = field(default_factory=set)
     fault: Fault | None = None
     peak: int = 0
     device_bytes: dict[int, int] = field(default_factory=dict)

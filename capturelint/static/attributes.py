@@ -101,7 +101,7 @@ def load(vm: Interpreter, owner: Value, name: str, node: ast.AST) -> Value:
             found = vm.index.find(f"{path}.{name}")
             return ModuleValue(found) if found is not None else external(f"{path}.{name}")
         case Class(definition=definition):
-            return class_attribute(vm, definition, name, node)
+            return class_attribute(vm, definition, name)
         case Super():
             return super_attribute(vm, owner, name, node)
         case Device():
@@ -543,7 +543,7 @@ def decorator_names(node: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[s
     )
 
 
-def class_attribute(vm: Interpreter, definition: ClassDef, name: str, node: ast.AST) -> Value:
+def class_attribute(vm: Interpreter, definition: ClassDef, name: str) -> Value:
     """``Class.name``."""
     if name == "__name__":
         return Const(definition.name)
@@ -625,7 +625,7 @@ def store(vm: Interpreter, owner: Value, name: object, value: Value, node: ast.A
         elif isinstance(option, Class) and isinstance(name, str) and isinstance(value, (Function, Lambda)):
             registries.replace_method(vm, option.definition, name, value)
         elif isinstance(option, Class) and isinstance(name, str):
-            present = class_attribute(vm, option.definition, name, node)
+            present = class_attribute(vm, option.definition, name)
             write_slot(vm, scopes.rebinding(vm, option.definition, name, present), name, value, node)
         elif isinstance(option, Tensor) and name == "data" and vm.recording and option.home is not None:
             swap = Store(option.home, option, value, vm.site(node), vm.doubt, bool(vm.hidden), data=True)

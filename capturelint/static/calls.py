@@ -83,7 +83,7 @@ def call_one(
         case BoundExternal(owner=Tensor() as tensor, name=name):
             return torch_calls.call_method(vm, tensor, name, args, kwargs, node, extra)
         case BoundExternal():
-            value = host_calls.call_bound(vm, function, args, kwargs, node, extra)
+            value = host_calls.call_bound(vm, function, args, kwargs, node)
         case External(path=path):
             value = host_calls.call_external(vm, path, args, kwargs, node, extra, scope)
         case _:

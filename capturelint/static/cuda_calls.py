@@ -72,7 +72,7 @@ def graphed_one(vm: Interpreter, function: Value, samples: list[Value], node: as
 def call_graphed(vm: Interpreter, made: Object, node: ast.AST) -> Value:
     """A call of what ``make_graphed_callables`` gave."""
     if vm.driver is not None and not vm.recording:
-        vm.driver.on_replay(vm, made.slots["graph"], node)
+        vm.driver.on_replay(vm, made.slots["graph"])
     return made.slots["outputs"]
 
 
@@ -297,7 +297,7 @@ def call_graph(vm: Interpreter, owner: Ref, name: str, args: list[Value], node: 
     if vm.driver is not None and vm.recording and name in ("replay", "capture_begin"):
         vm.emit(EventKind.UNSAFE_OP, node, "nested")
     elif name == "replay" and vm.driver is not None:
-        vm.driver.on_replay(vm, owner, node)
+        vm.driver.on_replay(vm, owner)
     elif name == "capture_begin" and vm.driver is not None:
         if not vm.stream_stack:
             # Who calls a method may have chosen the stream.

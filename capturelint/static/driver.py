@@ -491,7 +491,7 @@ class Driver:
         if self.captures and not vm.recording:
             self.reads.on_replaced(vm, value, NONE, node)
 
-    def on_replay(self, vm: Interpreter, graph: Value, node: ast.AST) -> None:
+    def on_replay(self, vm: Interpreter, graph: Value) -> None:
         """``graph.replay()``: what was pending is now wrong."""
         weights = [home for home in self.loaded if is_parameter(self.values.get(home))]
         for site in self.reads.freed(vm, weights):

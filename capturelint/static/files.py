@@ -388,16 +388,6 @@ def plain_python(lines: list[str]) -> list[str]:
     return [f"{magic['indent']}pass" if (magic := LINE_MAGIC.match(line)) else line for line in lines]
 
 
-@lru_cache(maxsize=64)
-def read_lines(path: Path, cell: int | None = None) -> tuple[str, ...]:
-    """The lines of a file or of one notebook cell for a report; none where the file cannot be read."""
-    try:
-        source = read_source(path)
-    except SourceError:
-        return ()
-    return source.lines if cell is None else lines_of_cell(source, cell)
-
-
 def lines_of_cell(source: SourceText, cell: int) -> tuple[str, ...]:
     """The lines of one cell of a notebook."""
     bounds = [*source.cells, (0, len(source.lines) + 1)]

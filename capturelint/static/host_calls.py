@@ -88,7 +88,7 @@ def call_external(
 ) -> Value:
     """A call of an external name."""
     if path.startswith("builtins.") and path not in SPECIAL:
-        return python_calls.call_builtin(vm, path.removeprefix("builtins."), args, kwargs, node, extra, scope)
+        return python_calls.call_builtin(vm, path.removeprefix("builtins."), args, kwargs, node, scope)
     if path in SPECIAL:
         return SPECIAL[path](vm, args, kwargs, node)
     if path in cuda_calls.MANAGERS:
@@ -455,7 +455,7 @@ SPECIAL: dict[str, Callable[[Interpreter, list[Value], dict[str, Value], ast.AST
 
 
 def call_bound(
-    vm: Interpreter, function: BoundExternal, args: list[Value], kwargs: dict[str, Value], node: ast.AST, extra: bool
+    vm: Interpreter, function: BoundExternal, args: list[Value], kwargs: dict[str, Value], node: ast.AST
 ) -> Value:
     """A method of a container, a module, a stream, a string."""
     owner, name = function.owner, function.name

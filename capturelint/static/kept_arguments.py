@@ -17,6 +17,7 @@ from capturelint.static.homes import Object, numbers_differ
 from capturelint.static.index import ClassDef, FunctionDef
 from capturelint.static.records import replace
 from capturelint.static.state import Call
+from capturelint.static.steady import names_in
 from capturelint.static.values import Const, Home, Number, Ref, Scope, Sequence, Value, deps_of
 from capturelint.vocabulary import Confidence, Varies
 
@@ -163,19 +164,19 @@ def decides(definition: object, name: str) -> bool:
         known = len(names)
         names |= {target for node in nodes for target in assigned_from(node, names)}
     deciding = [part for node in nodes for part in deciding_parts(node)]
-    return any(mentions(part, names) for part in deciding)
+    return any(not names.isdisjoint(names_in(part)) for part in deciding)
 
 
 def assigned_from(node: ast.AST, names: set[str]) -> Iterator[str]:
     """The names that a statement gives values computed from some names."""
     match node:
-        case ast.Assign(targets=targets, value=value) if mentions(value, names):
+        case ast.Assign(targets=targets, value=value) if not names.isdisjoint(names_in(value)):
             parts = [part for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)]
             yield from (part.id for part in parts if isinstance(part.ctx, ast.Store))
         case (
             ast.AnnAssign(target=ast.Name(id=target), value=value)
             | ast.NamedExpr(target=ast.Name(id=target), value=value)
-        ) if value is not None and mentions(value, names):
+        ) if value is not None and not names.isdisjoint(names_in(value)):
             yield target
         case _:
             pass
@@ -194,8 +195,3 @@ def deciding_parts(node: ast.AST) -> Iterator[ast.AST]:
             yield subject
         case _:
             pass
-
-
-def mentions(node: ast.AST, names: set[str]) -> bool:
-    """Whether a name is read anywhere in a piece of code."""
-    return any(isinstance(part, ast.Name) and part.id in names for part in ast.walk(node))

@@ -126,7 +126,6 @@ def call_builtin(
     args: list[Value],
     kwargs: dict[str, Value],
     node: ast.AST,
-    extra: bool,
     scope: Scope | None,
 ) -> Value:
     """A call of a Python built-in."""
@@ -490,7 +489,7 @@ def has_attribute(vm: Interpreter, owner: Value, name: str) -> bool | None:
         return attributes.is_module(vm, found.cls) and name in attributes.MODULE_METHODS
     if isinstance(owner, Class):
         definition = owner.definition
-        if attributes.class_attribute(vm, definition, name, definition.node) is not UNKNOWN:
+        if attributes.class_attribute(vm, definition, name) is not UNKNOWN:
             return True
         closed = not attributes.is_open(vm, definition) and not attributes.has_metaclass(vm, definition)
         return False if closed and not name.startswith("__") and name not in attributes.MODULE_METHODS else None

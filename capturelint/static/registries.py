@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from capturelint.static import attributes
 from capturelint.static.index import ClassDef, FunctionDef, FunctionNode, Module, top_level
+from capturelint.static.steady import names_in
 from capturelint.static.values import UNKNOWN, Class, Function, Ref, Scope, Value
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def mentions(function: FunctionDef, name: str) -> bool:
     # The text first: a walk over every function of a module for each of its loggers was a tenth of an analysis.
     if not any(name in line for line in lines):
         return False
-    return any(isinstance(inner, ast.Name) and inner.id == name for inner in ast.walk(node))
+    return name in names_in(node)
 
 
 def registered(vm: Interpreter, names: set[str], module: Module) -> list[tuple[ast.expr, ClassDef | FunctionDef]]:

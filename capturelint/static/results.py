@@ -55,7 +55,7 @@ def result(
     if memory is not Memory.HOST and vm.phase is not Phase.SET_UP:
         vm.step.work += 1
     if memory is not Memory.HOST and vm.recording:
-        fork(vm, node)
+        fork(vm)
     deciding = devices or eithers or tensors
     on_host = memory is Memory.HOST
     made = Tensor(
@@ -79,7 +79,7 @@ def result(
     return made
 
 
-def fork(vm: Interpreter, node: ast.AST) -> None:
+def fork(vm: Interpreter) -> None:
     """Device work under ``with torch.cuda.stream(side)`` while recording."""
     if not vm.stream_stack or (found := vm.side_streams.get(vm.stream_stack[-1])) is None:
         return
@@ -145,7 +145,7 @@ def row(vm: Interpreter, tensor: Tensor) -> Value:
     return replace(tensor, rank=rank, view=True, extends=None, rows=None)
 
 
-def read_value(vm: Interpreter, name: str, args: list[Value], tensors: list[Tensor]) -> Value:
+def read_value(vm: Interpreter, name: str, tensors: list[Tensor]) -> Value:
     """``item``, ``tolist``, ``numpy``: host values that were on the device a moment ago."""
     on_device = any(t.on_device for t in tensors)
     varies = Varies.PER_STEP if on_device else max((t.varies for t in tensors), default=Varies.NEVER)
@@ -211,7 +211,7 @@ def shaped(
     if name in COUNTS and lead.kind is Kind.BOOL and kind is None:
         kind = Kind.INT
     if "reduce" in sorts:
-        rank = reduced_rank(vm, lead, dim, kwargs, name)
+        rank = reduced_rank(vm, lead, dim, kwargs)
         made = result(vm, operands, node, rank, kind)
         return as_view(made, lead) if name == "select" else made
     if "matmul" in sorts:
@@ -401,7 +401,7 @@ def pair(
     return Sequence((values, indices))
 
 
-def reduced_rank(vm: Interpreter, lead: Tensor, dim: Value, kwargs: dict[str, Value], name: str) -> int | None:
+def reduced_rank(vm: Interpreter, lead: Tensor, dim: Value, kwargs: dict[str, Value]) -> int | None:
     """The rank after a reduction."""
     if dim == NONE or isinstance(dim, Dtype):
         return 0

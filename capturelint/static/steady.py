@@ -304,6 +304,6 @@ def nodes_of(side: list[ast.stmt]) -> Iterator[ast.AST]:
         yield from ast.walk(statement)
 
 
-def names_in(node: ast.expr) -> Iterator[str]:
-    """The names that an expression reads."""
+def names_in(node: ast.AST) -> Iterator[str]:
+    """The names that a piece of code reads or binds."""
     return (inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name))

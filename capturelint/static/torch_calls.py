@@ -154,7 +154,7 @@ def mutate(vm: Interpreter, target: Tensor, node: ast.AST, source: Value | None 
     if target.on_device:
         vm.step.work += 1
         if vm.recording:
-            results.fork(vm, node)
+            results.fork(vm)
     if target.home is not None:
         vm.step.mutated.setdefault(target.home, vm.site(node))
         if target.memory is Memory.HOST and source is not None and target.home in deps_of(source):
@@ -290,13 +290,13 @@ def call(
     if name in ("item", "tolist", "numpy"):
         if vm.driver is not None and tensors:
             vm.driver.blocks.on_host_read(vm, tensors[0], node)
-        return results.read_value(vm, name, args, tensors)
+        return results.read_value(vm, name, tensors)
     if "host" in sorts:
         return results.host_result(vm, name, args, tensors)
     if "shape" in sorts:
         return results.size_call(args, kwargs)
-    check_sizes(vm, name, sorts, args, kwargs, node, method)
-    baked_arguments(vm, name, args, kwargs, node, method)
+    check_sizes(vm, name, sorts, args, kwargs, node)
+    baked_arguments(vm, args, kwargs, node)
     random_generator(vm, sorts, kwargs, node)
     if "factory" in sorts and not (method and name.startswith("new_")):
         return transfers.factory(vm, name, args, kwargs, node)
@@ -314,7 +314,6 @@ def check_sizes(
     args: list[Value],
     kwargs: dict[str, Value],
     node: ast.AST,
-    method: bool,
 ) -> None:
     """A device number where a size must be a host integer is read."""
     if "view" in sorts:
@@ -333,9 +332,7 @@ def check_sizes(
             return
 
 
-def baked_arguments(
-    vm: Interpreter, name: str, args: list[Value], kwargs: dict[str, Value], node: ast.AST, method: bool
-) -> None:
+def baked_arguments(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> None:
     """A number that changes at every step, passed to a kernel."""
     if not vm.recording:
         return
