@@ -476,7 +476,7 @@ def decorated(vm: Interpreter, function: Function, node: FunctionNode, scope: Sc
             continue
         if text in ("torch.compile", "torch.jit.script", "torch.jit.ignore"):
             continue
-        wrapper = vm.quiet_eval(decorator, Scope(function.module))
+        wrapper = vm.quiet_eval(decorator, scope)
         if isinstance(wrapper, (Function, Lambda)):
             made = vm.quiet_call(wrapper, [value], node)
             if isinstance(made, (Function, Lambda, Partial)):
