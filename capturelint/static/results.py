@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from capturelint.static import attributes, torch_calls, transfers
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from capturelint.static.interpret import Interpreter
 
 MAX_DEPS = 12
+MAX_PARTS = 8
+PADS = ("pad", "nn.functional.pad")
 
 
 def result(
@@ -182,83 +186,173 @@ def size_call(args: list[Value], kwargs: dict[str, Value]) -> Value:
     return element_of(shape)
 
 
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """A torch operation on its arguments.
+
+    ``flat`` are the tensors among the positional arguments, lists taken apart, and ``lead`` is the one that the result
+    is shaped after. ``kind`` is the element kind where the operation settles it.
+    """
+
+    name: str
+    args: list[Value]
+    kwargs: dict[str, Value]
+    node: ast.AST
+    lead: Tensor
+    flat: list[Tensor]
+    kind: Kind | None
+
+    @property
+    def operands(self) -> list[Value]:
+        """Every argument."""
+        return [*self.args, *self.kwargs.values()]
+
+    @property
+    def dim(self) -> Value:
+        """The dimension that is asked for; ``None`` where none is."""
+        return self.kwargs.get("dim", self.args[1] if len(self.args) > 1 else NONE)
+
+    def made(self, vm: Interpreter, rank: int | None, kind: Kind | None = None) -> Tensor:
+        """A tensor computed from every argument."""
+        return result(vm, self.operands, self.node, rank, kind)
+
+
 def shaped(
     vm: Interpreter, name: str, sorts: frozenset[str], args: list[Value], kwargs: dict[str, Value], node: ast.AST
 ) -> Value:
     """The result of an operation that makes a tensor, or several."""
-    first = tensor_in(args[0]) if args else None
     flat = torch_calls.tensors_in(torch_calls.flatten(vm, args))
-    lead = first or (flat[0] if flat else None)
+    lead = (tensor_in(args[0]) if args else None) or next(iter(flat), None)
     if lead is None:
         lead = torch_calls.tensors_in(torch_calls.flatten(vm, list(kwargs.values())))[0]
     kind = Kind.BOOL if "bool" in sorts else Kind.INT if "int" in sorts else None
     if name == "where" and len(args) > 2:
         kind = chosen_kind(args[1], args[2])  # of the values, not of the mask
-    operands = [*args, *kwargs.values()]
-    if (name == "where" and len(operands) == 1) or (
-        name == "nonzero" and constant(kwargs.get("as_tuple", NONE)) is True
-    ):
-        return Sequence(None, result(vm, operands, node, 1, Kind.INT))
-    dim = kwargs.get("dim", args[1] if len(args) > 1 else NONE)
-    rank = lead.rank
-    if "pair" in sorts:
-        return pair(vm, name, lead, operands, dim, kwargs, node)
-    if "parts" in sorts:
-        inner = (rank - 1 if rank else None) if name == "unbind" else rank
-        part = as_view(result(vm, operands, node, inner), lead)
-        count = int_constant(args[1]) if name in ("chunk", "tensor_split") and len(args) > 1 else None
-        return Sequence((part,) * count) if count and count <= 8 else Sequence(None, part)
     if name in COUNTS and lead.kind is Kind.BOOL and kind is None:
         kind = Kind.INT
-    if "reduce" in sorts:
-        rank = reduced_rank(vm, lead, dim, kwargs)
-        made = result(vm, operands, node, rank, kind)
-        return as_view(made, lead) if name == "select" else made
-    if "matmul" in sorts:
-        return result(vm, operands, node, lead.rank if name in ("matmul", "mm", "bmm") and lead.rank != 1 else None)
-    if "wider" in sorts:
-        base = tensor_in(args[0]) if name != "stack" and args else (flat[0] if flat else None)
-        if name.endswith("embedding") and len(args) > 1:
-            base = tensor_in(args[0])
-        rank = base.rank + 1 if base is not None and base.rank is not None else None
-        made = result(vm, operands, node, rank, Kind.FLOAT if name.endswith("embedding") else kind)
-        if name == "stack":
-            return concatenated(vm, made, flat, node)
-        return as_view(made, lead) if name == "unsqueeze" else made
-    if "squeeze" in sorts:
-        rank = rank - 1 if rank and int_constant(dim) is not None else None
-        return as_view(result(vm, operands, node, rank, kind), lead)
-    if "view" in sorts:
-        rank = transfers.size_rank(vm, args[1:]) if len(args) > 1 else None
-        if name.startswith("new_"):
-            return result(vm, args[:1], node, rank, transfers.kind_argument(kwargs, lead.kind))
-        return as_view(result(vm, operands, node, rank, kind), lead)
-    if "flatten" in sorts:
-        return as_view(
-            result(vm, operands, node, 1 if len(args) == 1 and not kwargs and name != "unflatten" else None), lead
-        )
+    call = Applied(name, args, kwargs, node, lead, flat, kind)
+    if is_index_list(call):
+        return Sequence(None, call.made(vm, 1, Kind.INT))
+    for sort, shape in SHAPES.items():
+        if sort in sorts:
+            return shape(vm, call)
     if name in CONCATENATIONS:
-        return concatenated(vm, result(vm, operands, node, rank, kind), flat, node)
-    if name in ("pad", "nn.functional.pad"):
-        return concatenated(
-            vm, padded(vm, lead, args, kwargs, result(vm, operands, node, rank, kind)), [lead, lead], node
-        )
+        return concatenated(vm, call.made(vm, lead.rank, kind), flat, node)
+    if name in PADS:
+        return concatenated(vm, padded(vm, lead, args, kwargs, call.made(vm, lead.rank, kind)), [lead, lead], node)
     if "same" in sorts:
-        if name.endswith("_like"):
-            return like(vm, name, lead, args, kwargs)
-        made = result(vm, operands, node, rank, kind or lead.kind)
-        if name in NON_NEGATIVE:
-            made = replace(made, negative=False)
-        if name == "contiguous":
-            lead = replace(lead, strided=False)
-        return as_view(made, lead) if name in VIEWS else made
-    if len(flat) == 1 and name not in ("where",):
-        made = result(vm, operands, node, None, kind)
-        return as_view(made, lead) if name in VIEWS else made
-    ranks = [t.rank for t in flat]
-    widest = None if None in ranks or not ranks else max(r for r in ranks if r is not None)
-    made = result(vm, operands, node, widest if name in BROADCAST else None, kind)
-    return replace(made, negative=False) if name in NON_NEGATIVE else made
+        return like_lead(vm, call)
+    return broadcast(vm, call)
+
+
+def is_index_list(call: Applied) -> bool:
+    """``where(mask)`` and ``nonzero(x, as_tuple=True)`` give the indices, a tensor for each dimension."""
+    if call.name == "where":
+        return len(call.operands) == 1
+    return call.name == "nonzero" and constant(call.kwargs.get("as_tuple", NONE)) is True
+
+
+def pair(vm: Interpreter, call: Applied) -> Value:
+    """``max(dim)``, ``topk``, ``sort``: values and indices; ``max()`` of everything is 0-d."""
+    name, lead = call.name, call.lead
+    if name in ("max", "min", "median", "mode") and call.dim == NONE:
+        return call.made(vm, 0)
+    if name in ("max", "min") and tensor_in(call.dim) is not None:
+        return call.made(vm, lead.rank)
+    keeps = name in ("sort", "topk", "cummin") or constant(call.kwargs.get("keepdim", NONE)) is True
+    values = call.made(vm, lead.rank if keeps else lead.rank - 1 if lead.rank else None)
+    if name in ("var_mean", "std_mean", "aminmax"):
+        return Sequence((values, values))
+    return Sequence((values, replace(values, kind=Kind.INT, ident=vm.ident())))
+
+
+def parts(vm: Interpreter, call: Applied) -> Value:
+    """``chunk``, ``split``, ``unbind``: views, as many as a small number says."""
+    rank = call.lead.rank
+    part = as_view(call.made(vm, (rank - 1 if rank else None) if call.name == "unbind" else rank), call.lead)
+    count = int_constant(call.args[1]) if call.name in ("chunk", "tensor_split") and len(call.args) > 1 else None
+    return Sequence((part,) * count) if count and count <= MAX_PARTS else Sequence(None, part)
+
+
+def reduced(vm: Interpreter, call: Applied) -> Value:
+    """``sum``, ``argmax``, ``select``: without the dimension that is asked for."""
+    made = call.made(vm, reduced_rank(vm, call.lead, call.dim, call.kwargs), call.kind)
+    return as_view(made, call.lead) if call.name == "select" else made
+
+
+def multiplied(vm: Interpreter, call: Applied) -> Value:
+    """Products of matrices."""
+    keeps = call.name in ("matmul", "mm", "bmm") and call.lead.rank != 1
+    return call.made(vm, call.lead.rank if keeps else None)
+
+
+def widened(vm: Interpreter, call: Applied) -> Value:
+    """``stack``, ``unsqueeze``, ``embedding``: one dimension more."""
+    embeds = call.name.endswith("embedding")
+    base = tensor_in(call.args[0]) if call.name != "stack" and call.args else next(iter(call.flat), None)
+    rank = base.rank + 1 if base is not None and base.rank is not None else None
+    made = call.made(vm, rank, Kind.FLOAT if embeds else call.kind)
+    if call.name == "stack":
+        return concatenated(vm, made, call.flat, call.node)
+    return as_view(made, call.lead) if call.name == "unsqueeze" else made
+
+
+def squeezed(vm: Interpreter, call: Applied) -> Value:
+    """``squeeze``: one dimension fewer where one is named."""
+    rank = call.lead.rank - 1 if call.lead.rank and int_constant(call.dim) is not None else None
+    return as_view(call.made(vm, rank, call.kind), call.lead)
+
+
+def resized(vm: Interpreter, call: Applied) -> Value:
+    """``view``, ``expand``, ``new_zeros``: as many dimensions as sizes are given."""
+    rank = transfers.size_rank(vm, call.args[1:]) if len(call.args) > 1 else None
+    if call.name.startswith("new_"):
+        kind = transfers.kind_argument(call.kwargs, call.lead.kind)
+        return result(vm, call.args[:1], call.node, rank, kind)
+    return as_view(call.made(vm, rank, call.kind), call.lead)
+
+
+def flattened(vm: Interpreter, call: Applied) -> Value:
+    """``flatten`` and ``ravel``: one dimension, unless bounds are given."""
+    is_whole = len(call.args) == 1 and not call.kwargs and call.name != "unflatten"
+    return as_view(call.made(vm, 1 if is_whole else None), call.lead)
+
+
+def like_lead(vm: Interpreter, call: Applied) -> Value:
+    """Operations on each element, and views of the same rank."""
+    name, lead = call.name, call.lead
+    if name.endswith("_like"):
+        return like(vm, name, lead, call.args, call.kwargs)
+    made = call.made(vm, lead.rank, call.kind or lead.kind)
+    if name in NON_NEGATIVE:
+        made = replace(made, negative=False)
+    if name == "contiguous":
+        lead = replace(lead, strided=False)
+    return as_view(made, lead) if name in VIEWS else made
+
+
+def broadcast(vm: Interpreter, call: Applied) -> Value:
+    """Operations on several tensors, as wide as the widest where they broadcast."""
+    if len(call.flat) == 1 and call.name != "where":
+        made = call.made(vm, None, call.kind)
+        return as_view(made, call.lead) if call.name in VIEWS else made
+    ranks = [t.rank for t in call.flat]
+    widest = None if None in ranks else max((r for r in ranks if r is not None), default=None)
+    made = call.made(vm, widest if call.name in BROADCAST else None, call.kind)
+    return replace(made, negative=False) if call.name in NON_NEGATIVE else made
+
+
+SHAPES: dict[str, Callable[[Interpreter, Applied], Value]] = {
+    "pair": pair,
+    "parts": parts,
+    "reduce": reduced,
+    "matmul": multiplied,
+    "wider": widened,
+    "squeeze": squeezed,
+    "view": resized,
+    "flatten": flattened,
+}
+"""How the results of operations of a sort are shaped; of an operation of several sorts, the first counts."""
 
 
 def padded(vm: Interpreter, lead: Tensor, args: list[Value], kwargs: dict[str, Value], made: Tensor) -> Tensor:
@@ -382,23 +476,6 @@ def like(vm: Interpreter, name: str, lead: Tensor, args: list[Value], kwargs: di
         deps=frozenset(),
         parameter=False,
     )
-
-
-def pair(
-    vm: Interpreter, name: str, lead: Tensor, operands: list[Value], dim: Value, kwargs: dict[str, Value], node: ast.AST
-) -> Value:
-    """``max(dim)``, ``topk``, ``sort``: values and indices; ``max()`` of everything is 0-d."""
-    if name in ("max", "min", "median", "mode") and dim == NONE:
-        return result(vm, operands, node, 0)
-    if name in ("max", "min") and tensor_in(dim) is not None:
-        return result(vm, operands, node, lead.rank)
-    keeps = name in ("sort", "topk", "cummin") or constant(kwargs.get("keepdim", NONE)) is True
-    rank = lead.rank if keeps else lead.rank - 1 if lead.rank else None
-    values = result(vm, operands, node, rank)
-    indices: Value = replace(values, kind=Kind.INT, ident=vm.ident()) if isinstance(values, Tensor) else UNKNOWN
-    if name in ("var_mean", "std_mean", "aminmax"):
-        indices = values
-    return Sequence((values, indices))
 
 
 def reduced_rank(vm: Interpreter, lead: Tensor, dim: Value, kwargs: dict[str, Value]) -> int | None:
