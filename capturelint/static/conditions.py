@@ -96,6 +96,8 @@ def run_if(vm: Interpreter, node: ast.If, scope: Scope, rest: list[ast.stmt]) ->
     truth = ask(vm, value, node.test, "if", report_step=False)
     if truth is Truth.HOST and vm.recording:
         truth = known(settled(vm, node, rest))
+    if truth is Truth.HOST and vm.trying is None and refuses_rest(node):
+        truth = Truth.TRUE
     if truth is Truth.TRUE:
         narrowing.narrow(vm, node.test, scope, True)
         return vm.run(node.body, scope)
@@ -130,6 +132,12 @@ def run_if(vm: Interpreter, node: ast.If, scope: Scope, rest: list[ast.stmt]) ->
     if truth is Truth.HOST and len(arrived) == 2:
         narrowing.link(node.test, scope, arrived)
     return alive
+
+
+def refuses_rest(node: ast.If) -> bool:
+    """``if kind in ("a", "b"): ... else: raise``: a check, and no choice. Of ``==`` there may be others before it."""
+    equal = isinstance(node.test, ast.Compare) and any(isinstance(op, ast.Eq) for op in node.test.ops)
+    return bool(node.orelse) and isinstance(node.orelse[-1], ast.Raise) and not equal
 
 
 def settled(vm: Interpreter, node: ast.If, rest: list[ast.stmt]) -> bool | None:
