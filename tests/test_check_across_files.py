@@ -55,6 +55,63 @@ def decode_step(model, x: torch.Tensor):
     return x * settings.STEP + settings.SCALE
 """
 
+GRAPHED = """
+from torch import cuda
+
+
+class GraphedCall:
+    def __init__(self, function, warm_ups=1):
+        self.function, self.warm_ups, self.graph = function, warm_ups, None
+
+    def __call__(self, *args):
+        if self.warm_ups:
+            self.warm_ups -= 1
+            return self.function(*args)
+        if self.graph is None:
+            self.args = [arg.clone() for arg in args]
+            self.graph = cuda.CUDAGraph()
+            with cuda.graph(self.graph):
+                self.out = self.function(*self.args)
+        for static, arg in zip(self.args, args):
+            static.copy_(arg)
+        self.graph.replay()
+        return self.out
+
+
+def graphed(function):
+    return GraphedCall(function)
+"""
+GENERATOR = """
+import torch
+from torch import nn
+
+from calls import graphed
+
+
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor):
+        return x * x.sum()
+
+    def score(self, x: torch.Tensor):
+        return x.sum().item()
+
+
+class Generator:
+    def __init__(self, model: Model):
+        self.run = graphed(model)
+        self.score = model.score
+
+
+class Scorer:
+    def __init__(self, model: Model):
+        self.run = graphed(model.score)
+
+
+@graphed
+def scaled(x: torch.Tensor):
+    return x * x.amax().item()
+"""
+
 
 def found(root: Path, **files: str) -> list[tuple[str, int, str]]:
     """File, line and rule of each finding."""
@@ -87,3 +144,9 @@ def test_a_module_of_a_package_does_not_hide_torch(tmp_path):
     body = "    return x * torch.tensor(1.0, device=x.device)\n"
     step = f"import torch\n\n\ndef decode_step(model, x: torch.Tensor):\n{body}"
     assert found(tmp_path, step=step) == [("step.py", 5, "upload")]
+
+
+def test_what_is_handed_to_a_wrapper_of_another_file_is_recorded(tmp_path):
+    reads = [("generator.py", 13, "host-sync"), ("generator.py", 29, "host-sync")]
+    assert found(tmp_path, calls=GRAPHED, generator=GENERATOR) == reads
+    assert found(tmp_path, calls=GRAPHED.replace("with cuda.graph(self.graph)", "if True"), generator=GENERATOR) == []

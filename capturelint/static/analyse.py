@@ -26,6 +26,7 @@ from capturelint.static.baseline import Spans, enclosing, spans_of
 from capturelint.static.check import OWN, Options
 from capturelint.static.events import Event
 from capturelint.static.files import decode_source
+from capturelint.static.graphed import handing_over, may_hand_over
 from capturelint.static.index import Index, Lookup, Module, parse
 from capturelint.static.regions import Entry, EntryKind, find_entries, may_have_entries
 from capturelint.static.roots import Outcome, Stage, run_entry
@@ -158,7 +159,7 @@ class Analyser:
         if module is None:
             return Analysed(path, errors=(self.index.errors[path],))
         if self.named is None:
-            entries = [(0, entry) for entry in find_entries(module)]
+            entries = [(0, entry) for entry in find_entries(module, handing_over(module, self.index))]
         else:
             entries = [(at, self.named_entry(spec)) for at, spec in self.named.get(path, ())]
         outcomes = [run_entry(self.stage, entry) for _, entry in entries]
@@ -172,7 +173,7 @@ class Analyser:
         """The whole answer for a file that no tree is needed of; ``None`` where one is."""
         try:
             text = self.read(path)
-            if self.asked(path) == OWN and may_have_entries(text):
+            if self.asked(path) == OWN and (may_have_entries(text) or may_hand_over(text)):
                 return None
             check_syntax(text, path)
         except SourceError as error:
@@ -268,7 +269,9 @@ def named_entry(spec: str, index: Index) -> Entry:
     if function is None:
         raise UsageError(f"{spec}: no function or method '{name}' in {module.path}")
     why = "named by --entry"
-    shown = next((entry for entry in find_entries(module) if entry.function is function), None)
+    shown = next(
+        (entry for entry in find_entries(module, handing_over(module, index)) if entry.function is function), None
+    )
     if shown is not None:
         return replace(shown, name=name, why=why, capped=False)
     return Entry(module.path, function.node.lineno, name, why, EntryKind.FUNCTION, module, function)

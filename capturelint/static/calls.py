@@ -220,6 +220,8 @@ def run_function(
 ) -> Value:
     """Run an analysed function."""
     definition = function.definition
+    if definition in vm.wrappers:
+        hand_over(vm, [*args, *kwargs.values()])
     if function.cached and not extra:
         return remembered(vm, function, args, kwargs, node)
     active = sum(call.definition is definition for call in vm.stack)
@@ -385,10 +387,17 @@ def refine(vm: Interpreter, value: Value, parameter: ast.arg, scope: Scope) -> V
     return value
 
 
+def hand_over(vm: Interpreter, values: list[Value]) -> None:
+    """Note the code that a wrapper is given."""
+    vm.handed += [value for value in values if isinstance(value, (Function, Method, Ref))]
+
+
 def build(
     vm: Interpreter, function: Class, args: list[Value], kwargs: dict[str, Value], node: ast.AST, extra: bool
 ) -> Value:
     """Make an instance of an analysed class."""
+    if function.definition in vm.wrappers:
+        hand_over(vm, [*args, *kwargs.values()])
     return classes.instantiate(vm, function.definition, args, kwargs, node, extra)
 
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
 from capturelint.static.calls import GRAPH_MODES, compiles_with_graphs
-from capturelint.static.index import ClassDef, FunctionDef, Module
+from capturelint.static.index import ClassDef, FunctionDef, Import, Module
 from capturelint.static.steady import base_name
 
 DECODE_NAME = re.compile(
@@ -60,6 +60,7 @@ class EntryKind(Enum):
     PROTOCOL = "protocol"
     FUNCTION = "function"
     DRIVER = "driver"
+    HANDED = "handed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +80,22 @@ class Entry:
     function: FunctionDef | None = None
     capped: bool = False
     compiled: bool = False
+    wrappers: frozenset[FunctionDef | ClassDef] = frozenset()
+    """What captures the code that a ``HANDED`` entry's function gives it."""
 
     def __hash__(self) -> int:
         return hash((self.path, self.line, self.kind))
 
 
-def find_entries(module: Module) -> list[Entry]:
-    """The entries of a module, by the contract's order; guessing by signature only where nothing else is found."""
+def find_entries(module: Module, handed: Iterable[Entry] = ()) -> list[Entry]:
+    """The entries of a module, by the contract's order; guessing by signature only where nothing else is found.
+
+    ``handed`` are those that are known from what other files do with this one's code.
+    """
     if not mentions_torch(module):
-        return []
-    entries = once([*drivers(module), *compiled(module), *compiled_callers(module), *protocol(module), *named(module)])
+        return list(handed)
+    captured = [*drivers(module), *handed, *compiled(module), *compiled_callers(module)]
+    entries = once([*captured, *protocol(module), *named(module)])
     return entries or list(by_signature(module))
 
 
@@ -189,6 +196,8 @@ def begins_capture(node: ast.Call, module: Module) -> bool:
             return True
         case ast.Attribute(attr="graph", value=ast.Attribute(attr="cuda")):
             return True
+        case ast.Attribute(attr="graph", value=ast.Name(id=name)):
+            return module.imports.get(name) in (Import("torch", "cuda"), Import("torch.cuda"))
         case ast.Name(id=name):
             found = module.imports.get(name)
             return found is not None and (found.module, found.attribute) in (

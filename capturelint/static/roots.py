@@ -7,12 +7,13 @@ run's events count, so what happens once (lazy building in warm-up) is not repor
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from capturelint.arguments import COUNTERS, TOKENS
 from capturelint.catalog import Operations
-from capturelint.static import classes, scopes, steady
+from capturelint.static import attributes, classes, scopes, steady
 from capturelint.static.driver import Driver, Facts
 from capturelint.static.events import Event
 from capturelint.static.facts import CallFact, SlotFact, Watch, describe, slot_facts
@@ -94,6 +95,8 @@ def run_entry(stage: Stage, entry: Entry) -> Outcome:
             return run_steps(stage, entry, protocol_step)
         case EntryKind.FUNCTION:
             return run_steps(stage, entry, function_step)
+        case EntryKind.HANDED:
+            return run_steps(stage, entry, handed_steps)
 
 
 def machine(stage: Stage, entry: Entry) -> Interpreter:
@@ -127,13 +130,15 @@ class Prepared:
     node: ast.AST
 
 
-def run_steps(stage: Stage, entry: Entry, prepare: object) -> Outcome:
+Prepare: TypeAlias = Callable[["Stage", Interpreter, Entry], list[Prepared]]
+
+
+def run_steps(stage: Stage, entry: Entry, prepare: Prepare) -> Outcome:
     """Warm up, then record until the host numbers have settled."""
     vm = machine(stage, entry)
-    prepared = prepare(stage, vm, entry)  # type: ignore[operator]
-    outcome = Outcome()
-    if prepared is None:
-        return outcome
+    steps = prepare(stage, vm, entry)
+    if not steps:
+        return Outcome()
     made: list[Store] = []
     for run in range(MAX_RUNS):
         vm.heap.carry()
@@ -145,7 +150,8 @@ def run_steps(stage: Stage, entry: Entry, prepare: object) -> Outcome:
         vm.phase = Phase.WARM_UP if run == 0 else Phase.RECORDED
         before, known = vm.heap.snapshot(), set(vm.heap.per_step)
         vm.fuel = max(vm.fuel, 1)
-        vm.call(prepared.function, list(prepared.args), dict(prepared.kwargs), prepared.node)
+        for step in steps:
+            vm.call(step.function, list(step.args), dict(step.kwargs), step.node)
         if not vm.recording:
             made = [store for store in vm.step.stores if store.old == NONE and not (store.doubt or store.hidden)]
             forget_first_state(vm, before)
@@ -157,7 +163,7 @@ def run_steps(stage: Stage, entry: Entry, prepare: object) -> Outcome:
     for store in made:
         vm.emit(EventKind.LAZY_INIT, store.site, "first-call", Confidence.LIKELY, name=str(store.home))
     outcome = outcome_of(vm)
-    outcome.arguments = [(name, describe(value, vm)) for name, value in prepared.kwargs.items()]
+    outcome.arguments = [(name, describe(value, vm)) for step in steps for name, value in step.kwargs.items()]
     return outcome
 
 
@@ -228,7 +234,7 @@ def changed_kind(vm: Interpreter, before: Objects) -> bool:
     )
 
 
-def protocol_step(stage: Stage, vm: Interpreter, entry: Entry) -> Prepared | None:
+def protocol_step(stage: Stage, vm: Interpreter, entry: Entry) -> list[Prepared]:
     """``step(build(device), **inputs(batch, step, device))``."""
     module = entry.module
     scope = Scope(module)
@@ -243,7 +249,7 @@ def protocol_step(stage: Stage, vm: Interpreter, entry: Entry) -> Prepared | Non
             for key, value in found.slots.items():
                 clean = static_input(vm, value)
                 exact[str(key)] = join(exact[str(key)], clean) if str(key) in exact else clean
-    return Prepared(step, [state], exact, node)
+    return [Prepared(step, [state], exact, node)]
 
 
 def static_input(vm: Interpreter, value: Value) -> Value:
@@ -255,23 +261,55 @@ def static_input(vm: Interpreter, value: Value) -> Value:
     return value
 
 
-def function_step(stage: Stage, vm: Interpreter, entry: Entry) -> Prepared | None:
+def function_step(stage: Stage, vm: Interpreter, entry: Entry) -> list[Prepared]:
     """A function or method on arguments that its signature, annotations and ``--bind`` describe."""
     definition = entry.function
     if definition is None:
-        return None
+        return []
     vm.decoding = True
     function: Value = Function(definition, definition.module, definition.owner)
+    if definition.owner is not None and is_bound(definition):
+        function = Method(function, classes.instance_of(vm, definition.owner))
+    return [described_call(stage, vm, function, definition)]
+
+
+def is_bound(definition: FunctionDef) -> bool:
+    """Whether a function's first parameter is what it is a method of."""
+    return [argument.arg for argument in definition.node.args.args[:1]] in (["self"], ["cls"])
+
+
+def described_call(stage: Stage, vm: Interpreter, function: Value, definition: FunctionDef) -> Prepared:
+    """A call of what ``definition`` defines, on arguments that its signature describes."""
     names = [argument.arg for argument in definition.node.args.args]
-    args: list[Value] = []
-    if definition.owner is not None and names[:1] in (["self"], ["cls"]):
-        owner = classes.instance_of(vm, definition.owner)
-        function = Method(function, owner)
-        names = names[1:]
+    names = names[1:] if is_bound(definition) and isinstance(function, (Method, Ref)) else names
     kwargs = {
         name: value for name, value in parameters(stage, vm, definition) if name in names or name not in ("self", "cls")
     }
-    return Prepared(function, args, kwargs, definition.node)
+    return Prepared(function, [], kwargs, definition.node)
+
+
+def handed_steps(stage: Stage, vm: Interpreter, entry: Entry) -> list[Prepared]:
+    """What the entry's function hands to a wrapper that captures it."""
+    vm.wrappers = entry.wrappers
+    with vm.silent():
+        run_root(stage, vm, entry)
+    vm.wrappers, vm.decoding = frozenset(), True
+    found = [(value, called_definition(vm, value)) for value in dict.fromkeys(vm.handed)]
+    return [described_call(stage, vm, value, definition) for value, definition in found if definition is not None]
+
+
+def called_definition(vm: Interpreter, value: Value) -> FunctionDef | None:
+    """What is run where a value is called: a function, a method, or the ``forward`` of a module."""
+    match value:
+        case Function(definition=definition):
+            return definition
+        case Method(function=Function(definition=definition)):
+            return definition
+        case Ref() if (found := vm.heap.get(value)) is not None and isinstance(found.cls, ClassDef):
+            forward = attributes.find_method(vm, found.cls, "forward")
+            return forward[0] if forward is not None and isinstance(forward[0], FunctionDef) else None
+        case _:
+            return None
 
 
 def parameters(stage: Stage, vm: Interpreter, definition: FunctionDef) -> Iterator[tuple[str, Value]]:
