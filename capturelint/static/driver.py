@@ -189,6 +189,8 @@ class Driver:
         held = list(tensors)
         self.idents -= {tensor.ident for tensor in held}
         self.loaded -= {tensor.home for tensor in held if tensor.home is not None}
+        for tensor in held:
+            self.reads.used.pop(tensor.ident, None)
 
     def lost_outputs(self, vm: Interpreter) -> None:
         """The driver is over: was a graph replayed whose output the next capture's had replaced?"""
@@ -282,7 +284,7 @@ class Driver:
     ) -> None:
         """A slot is written after the capture: what the graph recorded from it is now elsewhere."""
         home = Home(owner.oid, key)
-        if not vm.recording and self.captures:
+        if not vm.recording and self.captures and not self.in_step(vm):
             self.reads.on_replaced(vm, old, value, node)
         if vm.recording or not self.captures or home not in self.loaded:
             return
@@ -339,7 +341,7 @@ class Driver:
             return self.alias(vm, value, node)
         outer = scope.holder(name) if name in scope.nonlocals else scope
         before = outer.names.get(name) if outer is not None else None
-        self.reads.on_replaced(vm, before, value, node)
+        self.reads.on_replaced(vm, before, value, node, name=True)
         old, new = tensor_in(before) if before is not None else None, tensor_in(value)
         rebound = old is not None and new is not None and old.ident != new.ident and old.ident in self.idents
         # A parameter of what is called later, and the name in a loop over a literal, are names of their own.
@@ -494,8 +496,8 @@ class Driver:
     def on_replay(self, vm: Interpreter, graph: Value) -> None:
         """``graph.replay()``: what was pending is now wrong."""
         weights = [home for home in self.loaded if is_parameter(self.values.get(home))]
-        for site in self.reads.freed(vm, weights):
-            vm.emit(EventKind.INPUT_REBIND, site, "freed", Confidence.LIKELY, phase=Phase.REPLAY)
+        for site, how in self.reads.freed(vm, weights):
+            vm.emit(EventKind.INPUT_REBIND, site, how, Confidence.LIKELY, phase=Phase.REPLAY)
         self.outputs.on_replay(graph)
         self.finish()
         for found in self.pending:

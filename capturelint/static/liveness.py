@@ -38,6 +38,8 @@ class Held:
 
     objects: set[int] = field(default_factory=set)
     tensors: set[int] = field(default_factory=set)
+    whole: set[int] = field(default_factory=set)
+    """The tensors that are no views: what a view is of may have other holders."""
 
 
 def held(vm: Interpreter, roots: Iterable[Value]) -> Held:
@@ -45,8 +47,9 @@ def held(vm: Interpreter, roots: Iterable[Value]) -> Held:
     found, scopes, todo = Held(), set[int](), list(roots)
     while todo:
         match todo.pop():
-            case Tensor(ident=ident):
+            case Tensor(ident=ident, view=view):
                 found.tensors.add(ident)
+                found.whole |= set() if view else {ident}
             case Ref(oid=oid) if oid not in found.objects:
                 found.objects.add(oid)
                 if (target := vm.heap.objects.get(oid)) is not None:
@@ -95,8 +98,10 @@ class Reads:
     named: dict[int, Site] = field(default_factory=dict)
     """Where a tensor, or what it is an item of, was given a name."""
     lent: Held = field(default_factory=Held)
-    replaced: set[int] = field(default_factory=set)
-    """Tensors in whose place another one was put: another hazard, reported where that is done."""
+    replaced: dict[int, Site] = field(default_factory=dict)
+    """Tensors in whose place another one was put, and where: the graph still reads the old one."""
+    renamed: set[int] = field(default_factory=set)
+    """Tensors whose name was given to another one, which is looked at where names are bound."""
     gone: dict[int, Site] = field(default_factory=dict)
     """Objects and tensors that a name or attribute no longer leads to, with nothing in their place."""
 
@@ -106,7 +111,7 @@ class Reads:
 
     def on_named(self, vm: Interpreter, value: Value, node: ast.AST) -> None:
         """A name is bound: to a tensor, or to a list or dict of them."""
-        if isinstance(value, Tensor) and value.ident and value.home is None:
+        if isinstance(value, Tensor) and value.ident and value.home is None and not value.view:
             self.named[value.ident] = vm.site(node)
 
     def on_lend(self, vm: Interpreter, values: list[Value]) -> None:
@@ -116,36 +121,44 @@ class Reads:
         self.lent.objects |= found.objects
         self.lent.tensors |= found.tensors
 
-    def on_replaced(self, vm: Interpreter, old: Value | None, new: Value, node: ast.AST) -> None:
-        """A name or slot that held something gets another value, or none."""
+    def on_replaced(self, vm: Interpreter, old: Value | None, new: Value, node: ast.AST, *, name: bool = False) -> None:
+        """A slot, or a name, that held something gets another value, or none."""
         if not isinstance(old, (Tensor, Ref)):
             return
         found = held(vm, [old])
         if is_none(new):
             numbers = found.objects if isinstance(old, Ref) else found.tensors
             self.gone.update(dict.fromkeys(numbers, vm.site(node)))
+        elif name:
+            self.renamed |= found.tensors
         else:
-            self.replaced |= found.tensors
+            self.replaced.update(dict.fromkeys(found.whole, vm.site(node)))
 
-    def freed(self, vm: Interpreter, weights: list[Home]) -> list[Site]:
-        """Where memory was given up that a graph reads which is still there.
+    def freed(self, vm: Interpreter, weights: list[Home]) -> Iterator[tuple[Site, str]]:
+        """Where memory was given up that a graph reads which is still there, and how.
 
         Of weights only where it was written that they go: a model that is dropped with the function that built it
         looks the same as one that is kept by what nobody sees.
         """
-        local = [tensor for tensor, _ in self.used.values() if self.is_local(tensor)]
+        read = [tensor for tensor, _ in self.used.values() if self.may_go(tensor)]
         owners = {home.owner for home in weights} & self.gone.keys() - self.lent.objects
-        if not local and not owners:
-            return []
+        if not read and not owners:
+            return
         found = reachable(vm)
-        sites = [
-            self.gone.get(tensor.ident) or self.named[tensor.ident]
-            for tensor in local
-            if tensor.ident not in found.tensors and self.used[tensor.ident][1] in found.objects
-        ]
-        return [*sites, *(self.gone[owner] for owner in sorted(owners - found.objects))]
+        for tensor in read:
+            if tensor.ident in found.tensors or self.used[tensor.ident][1] not in found.objects:
+                continue
+            if (site := self.replaced.get(tensor.ident)) is not None:
+                yield site, "attribute"
+            else:
+                yield self.gone.get(tensor.ident) or self.named[tensor.ident], "freed"
+        for owner in sorted(owners - found.objects):
+            yield self.gone[owner], "freed"
 
-    def is_local(self, tensor: Tensor) -> bool:
-        """A tensor of the device that had a name in a function, and that nobody else is known to have got."""
-        known = tensor.home is None and tensor.on_device and not (tensor.parameter or tensor.output)
-        return known and tensor.ident in self.named and tensor.ident not in self.lent.tensors | self.replaced
+    def may_go(self, tensor: Tensor) -> bool:
+        """A tensor of the device that had a name or was replaced, and that nobody else is known to have got."""
+        if not tensor.on_device or tensor.parameter or tensor.output or tensor.ident in self.lent.tensors:
+            return False
+        if tensor.ident in self.replaced:
+            return True
+        return tensor.home is None and tensor.ident in self.named and tensor.ident not in self.renamed
