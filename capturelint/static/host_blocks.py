@@ -42,9 +42,11 @@ class HostBlocks:
             self.fetched[target.ident] = vm.stack[-1].definition
 
     def on_host_read(self, vm: Interpreter, tensor: Tensor, node: ast.AST) -> None:
-        """The host looks at a block: in the function that asked for it to be filled, and without a wait?"""
-        definition = self.fetched.get(tensor.ident)
-        if isinstance(definition, FunctionDef) and definition is vm.stack[-1].definition and not waits(definition):
+        """The host looks at a block: does none of the functions around it and around the copy wait for anything?"""
+        if tensor.ident not in self.fetched:
+            return
+        around = {self.fetched[tensor.ident], *(call.definition for call in vm.stack[1:])}
+        if all(isinstance(definition, FunctionDef) and not waits(definition) for definition in around):
             vm.emit(EventKind.STAGING, node, "unread", Confidence.LIKELY, phase=Phase.RECORDED)
 
 
