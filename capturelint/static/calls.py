@@ -15,6 +15,7 @@ from capturelint.static import (
     classes,
     cuda_calls,
     host_calls,
+    managers,
     python_calls,
     registries,
     results,
@@ -259,6 +260,7 @@ def enter(
     bind_parameters(vm, definition.node, args, kwargs, scope, extra)
     if function.owner is not None and args and "staticmethod" not in attributes.decorator_names(definition.node):
         scope.this = args[0]
+    leave_modes = managers.enter_decorators(vm, definition)
     compiled = vm.compiled
     if function.compiled and vm.driver is not None:
         vm.driver.on_compiled(vm, args, kwargs, node)
@@ -280,6 +282,7 @@ def enter(
         vm.stack.pop()
         vm.doubt -= instead
         vm.compiled = compiled
+        leave_modes()
     if vm.trying == vm.conditions() and not (alive or call.returns or call.yields):
         raise RaisedError
     value = leave(vm, call, alive)

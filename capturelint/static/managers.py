@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from capturelint.static import assignment, attributes, calls, cuda_calls
 from capturelint.static.homes import Object, Sort
-from capturelint.static.index import ClassDef
+from capturelint.static.index import ClassDef, FunctionDef
+from capturelint.static.state import Call
 from capturelint.static.values import (
     NONE,
     UNKNOWN,
@@ -105,6 +106,25 @@ def enter(vm: Interpreter, item: ast.withitem, scope: Scope, node: ast.AST) -> C
     if found is not None and found.cls == STACK:
         return lambda: close_stack(vm, value, node)
     return lambda: leave_value(vm, leave, node)
+
+
+def enter_decorators(vm: Interpreter, definition: FunctionDef) -> Callable[[], None]:
+    """Enter the managers of torch that decorate a function: ``@torch.autocast("cuda")``."""
+    left: list[Callable[[], None]] = []
+    if vm.driver is not None and any("autocast" in name for name in attributes.decorator_names(definition.node)):
+        for decorator in definition.node.decorator_list:
+            made = vm.quiet_eval(decorator, Scope(definition.module))
+            found = vm.heap.get(made) if isinstance(made, Ref) else None
+            if found is not None and found.cls == cuda_calls.MANAGER:
+                vm.stack.append(Call(definition.name, definition.module, None, None))
+                left.append(cuda_calls.enter_made(vm, found, decorator))
+                vm.stack.pop()
+
+    def leave() -> None:
+        for one in reversed(left):
+            one()
+
+    return leave
 
 
 def enter_value(vm: Interpreter, value: Value, node: ast.AST) -> tuple[Value, Value | None]:
