@@ -152,9 +152,18 @@ def numpy_result(vm: Interpreter, name: str, args: list[Value], kwargs: dict[str
         rank = transfers.nesting(vm, args[0]) if name in ("array", "asarray") and args else None
         if name in ("zeros", "ones", "empty", "full"):
             rank = transfers.size_rank(vm, args[:1])
-        return replace(lead, home=None, array=True) if lead else Tensor(
-            Memory.HOST, 1 if name == "arange" else rank, ident=vm.ident(), placed=True, array=True
-        )  # fmt: skip
+        if lead is not None:
+            return replace(lead, home=None, array=True)
+        held = args[1:2] if name == "full" else args[:1] if name in ("array", "asarray") else []
+        numbers = [constant(value) for value in torch_calls.flatten(vm, held)]
+        return Tensor(
+            Memory.HOST,
+            1 if name == "arange" else rank,
+            ident=vm.ident(),
+            negative=any(isinstance(number, int) and number < 0 for number in numbers),
+            placed=True,
+            array=True,
+        )
     if present:
         return results.result(vm, args, node, None)
     return combined(args) if args and all(isinstance(v, (Number, Const)) for v in args) else UNKNOWN

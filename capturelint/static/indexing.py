@@ -225,7 +225,7 @@ def tensor_item(vm: Interpreter, tensor: Tensor, index: Value, node: ast.Subscri
     made = replace(tensor, rank=rank, view=tensor.view or narrowed, rows=num_rows(vm, tensor, parts[0]))
     if narrowed and tensor.home is None and tensor.ident in vm.step.written:
         made = replace(made, negative=False)  # the part that was written
-    if tensor.stretched and any(isinstance(part, Slice) and not whole(part) for part in parts[1:]):
+    if tensor.stretched and not all(whole(part) or isinstance(part, Tensor) for part in parts[1:]):
         made = replace(made, strided=True, stretched=False, varies=Varies.NEVER)
     return replace(made, extends=None) if narrowed else made
 

@@ -169,8 +169,8 @@ def from_host(vm: Interpreter, name: str, args: list[Value], kwargs: dict[str, V
         else Varies.NEVER,
         drawn=next((t.drawn for t in inner if t.drawn), None) if memory is Memory.HOST else None,
         deps=frozenset().union(*map(deps_of, flat)) if flat else frozenset(),
-        negative=any(isinstance(n := constant(v), int) and n < 0 for v in flat),
-        zero=any(constant(v) == 0 for v in flat),
+        negative=any(isinstance(n := constant(v), int) and n < 0 for v in flat) or any(t.negative for t in inner),
+        zero=any(constant(v) == 0 for v in flat) or any(t.zero for t in inner),
         placed="device" in kwargs or memory is Memory.PINNED,
     )
 
