@@ -153,7 +153,12 @@ def test_types_without_a_cpu_kernel_are_computed():
 
 def test_threads_have_the_device():
     found = []
-    thread = threading.Thread(target=lambda: found.append(torch.zeros(1, device="cuda").device.type))
+
+    class Worker(threading.Thread):
+        def run(self):
+            found.append(torch.zeros(1, device="cuda").device.type)
+
+    thread = Worker()
     thread.start()
     thread.join()
     assert found == ["cuda"]

@@ -323,6 +323,43 @@ def drive(device):
     return {"expected": torch.cat(expected), "got": torch.cat(got)}
 """
 
+THREADED = """
+import queue, threading
+
+class Worker(threading.Thread):
+    def __init__(self, model):
+        super().__init__(daemon=True)
+        self.model, self.x, self.given, self.made = model, inputs(0), queue.Queue(), queue.Queue()
+        self.graph, self.output = capture(lambda: step(model, self.x))
+
+    def run(self):
+        for _ in range(3):
+            self.x.copy_(self.given.get())
+            self.graph.replay()
+            self.made.put(self.output)  # here
+
+@torch.no_grad()
+def drive(device):
+    eager, worker, expected, got = build(), Worker(build()), [], []
+    worker.start()
+    for i in range(3):
+        worker.given.put(inputs(i))
+        got.append(worker.made.get())
+        expected.append(step(eager, inputs(i)))
+    return {"expected": torch.stack(expected), "got": torch.stack(got)}
+"""
+
+GRAPHED = """
+def drive(device):
+    model, eager = (build().layer.requires_grad_(False) for _ in range(2))
+    fast = torch.cuda.make_graphed_callables(model, (inputs(0),))
+    expected, got = [], []
+    for i in range(3):
+        got.append(fast(inputs(i)))  # here
+        expected.append(eager(inputs(i)))
+    return {"expected": torch.stack(expected), "got": torch.stack(got)}
+"""
+
 FREED = """
 @torch.no_grad()
 def drive(device):
@@ -424,6 +461,8 @@ def driven(tmp_path, source):
         (GIVEN, "baked-scalar"),
         (TWICE, "stale-output"),
         (PADDED, "pad-write"),
+        (THREADED, "stale-output"),
+        (GRAPHED, "stale-output"),
     ],
     ids=[
         "kept output",
@@ -440,6 +479,8 @@ def driven(tmp_path, source):
         "number that a wrapper was called with",
         "two replays in one expression",
         "rows mixed by a mean",
+        "output kept by a thread",
+        "output of a graphed callable",
     ],
 )
 def test_a_driver_that_is_silently_wrong_is_blamed_on_its_line(tmp_path, body, rule):

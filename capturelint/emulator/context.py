@@ -41,7 +41,7 @@ def cuda(*, poison_freed: bool = True) -> Iterator[Machine]:
         TensorPatches(machine, patches).install()
         CudaPatches(machine, patches).install()
         triton.install()
-        patches.set(threading.Thread, "run", emulated_run(machine, threading.Thread.run))
+        patches.set(threading.Thread, "start", emulated_start(machine, threading.Thread.start))
         if hasattr(simple_registry, RULE):
             patches.set(simple_registry, RULE, without_rules(getattr(simple_registry, RULE)))
         with EmulatedDevice(machine):
@@ -63,11 +63,17 @@ def without_rules(find: Callable[[object, type], object]) -> Callable[[object, t
     return find_rule
 
 
-def emulated_run(machine: Machine, run: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
-    """``Thread.run`` with the device: modes belong to a thread."""
+def emulated_start(machine: Machine, start: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
+    """``Thread.start`` with the device, whatever class the thread is of: modes belong to a thread."""
 
     def call(thread: threading.Thread) -> None:
-        with EmulatedDevice(machine):
-            run(thread)
+        run = thread.run
+
+        def run_on_device() -> None:
+            with EmulatedDevice(machine):
+                run()
+
+        thread.run = run_on_device  # type: ignore[method-assign]
+        start(thread)
 
     return call

@@ -86,7 +86,7 @@ def other_homes(before: Call, after: Call, captured: StepTrace, later: StepTrace
     """The home that a call read at capture and the other one that it reads later; ``None`` where there are none."""
     for old, new in zip(before.tensors, after.tensors, strict=False):
         first, second = captured.homes.get(old.address), later.homes.get(new.address)
-        if first and second and first != second:
+        if first and second and first != second and old.address != new.address:
             return first, second
     return None
 

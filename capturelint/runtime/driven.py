@@ -10,6 +10,7 @@ The surprise: a watched slot keeps what it held alive, so this run frees nothing
 from __future__ import annotations
 
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -212,8 +213,20 @@ class DrivenRun(Watch):  # type: ignore[no-untyped-call]
                 raise
             return launched
 
-        with hooked(torch.cuda.CUDAGraph, {"capture_begin": begin, "capture_end": end, "replay": replay}):
+        hooks = {"capture_begin": begin, "capture_end": end, "replay": replay}
+        with hooked(torch.cuda.CUDAGraph, hooks), hooked(threading.Thread, {"start": self.watch_thread}):
             yield
+
+    def watch_thread(self, thread: threading.Thread, call: Pending) -> object:
+        """Start a thread that is watched as this one is: modes and line tracers belong to a thread."""
+        run = thread.run
+
+        def watched() -> None:
+            with self.log.recording(), self:
+                run()
+
+        thread.run = watched  # type: ignore[method-assign]
+        return call()
 
     def begin(self, graph: object, frame: FrameType) -> None:
         """A capture starts in ``frame``."""

@@ -70,7 +70,7 @@ def explain(bench: Bench) -> list[Observation]:
             if found[0].kind is ObservationKind.TENSOR_CHANGED and (moving := explain_moves(bench)):
                 return moving
             return traced_back(found, explain_numbers(bench), later.draws)
-    return explain_moves(bench)
+    return explain_moves(bench) or hidden_numbers(bench)
 
 
 def traced_steps(bench: Bench) -> Iterator[StepTrace]:
@@ -125,6 +125,12 @@ def explain_numbers(bench: Bench) -> list[Observation]:
     """Host numbers that the captured step moves: what the frozen ones come from."""
     before, _ = watched_step(bench, lambda state: host_numbers(bench, state))
     return list(unique(moved_numbers(before)))[:MAX_NUMBERS]
+
+
+def hidden_numbers(bench: Bench) -> list[Observation]:
+    """Host numbers that a step moves, where no call shows what becomes of them: an operator's own code may use them."""
+    moved = [each for each in explain_numbers(bench) if each.spots]
+    return [replace(each, text=f"`{each.home}` {each.text}", sure=False) for each in moved]
 
 
 def traced_back(
