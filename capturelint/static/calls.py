@@ -45,6 +45,7 @@ from capturelint.static.values import (
     Sequence,
     Tensor,
     Value,
+    constant,
     int_constant,
     join,
     options,
@@ -94,7 +95,7 @@ def call_one(
             if vm.driver is not None:
                 vm.driver.on_unknown_call([*args, *kwargs.values()])
             escape(vm, [*args, *kwargs.values()])
-            return UNKNOWN
+            return Const(False) if is_switch(node, args) else UNKNOWN
     if value is UNKNOWN:
         lend(vm, [*args, *kwargs.values()])
     return value
@@ -108,6 +109,12 @@ def lend(vm: Interpreter, values: list[Value]) -> None:
 
 HANDED_OVER = frozenset({"put", "put_nowait", "set_result"})
 """Methods of queues and futures: what they are given is read some time later."""
+
+
+def is_switch(node: ast.AST, args: list[Value]) -> bool:
+    """``config.get("debug", False)`` of a configuration that nobody knows: off, unless somebody says otherwise."""
+    named = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get"
+    return named and len(args) == 2 and isinstance(constant(args[0]), str) and constant(args[1]) is False
 
 
 def escape(vm: Interpreter, values: list[Value]) -> None:

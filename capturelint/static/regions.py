@@ -20,6 +20,8 @@ DECODE_NAME = re.compile(
     r"_?(forward_decode|decode_forward|decode_(one_)?(step|token)|decode_one|step_decode|single_token_decode|run_decode_step"
     r"|decode_next(_token)?|generate_one_token)(_\w+)?\Z"
 )
+PREFILL = re.compile(r"prefill(?!.*decode)", re.IGNORECASE)
+"""What a class is called that runs prompts, which are not captured."""
 GENERATING = frozenset(["generate", "generate_step", "prepare_inputs_for_generation"])
 CACHE_WORDS = frozenset(
     [
@@ -347,14 +349,35 @@ def named(module: Module) -> Iterator[Entry]:
     names = {function.name for function in found}
     for function in found:
         parameters = [a.arg for a in function.node.args.args if a.arg not in ("self", "cls")]
-        called = called_names(function)
+        called = called_names(function) - ({function.name} if is_handed_down(function) else set())
         if not parameters or called & names or called & TEXT_MAKERS or is_stub(function):
             continue
-        if gives_something(function) and not chooses_graph(function):
+        if gives_something(function) and not gives_text(function) and not chooses_graph(function):
             yield Entry(
                 module.path, function.node.lineno, function.qualified_name, "named like a decode step",
                 EntryKind.FUNCTION, module, function,
             )  # fmt: skip
+
+
+def is_handed_down(function: FunctionDef) -> bool:
+    """A module's method whose parts have one of the same name: ``for layer in layers: h = layer.decode_step(h)``.
+
+    Elsewhere who calls a step of the same name is the engine around it.
+    """
+    owner = function.owner
+    return owner is not None and any(name.endswith("Module") for name in base_names(owner))
+
+
+def gives_text(function: FunctionDef) -> bool:
+    """Whether a function returns ``"".join(...)``: it decodes tokens into text."""
+    return any(
+        isinstance(node, ast.Return)
+        and isinstance(node.value, ast.Call)
+        and isinstance(node.value.func, ast.Attribute)
+        and node.value.func.attr == "join"
+        and isinstance(node.value.func.value, ast.Constant)
+        for node in ast.walk(function.node)
+    )
 
 
 TEXT_MAKERS = frozenset(["chr", "bytes", "bytearray"])
@@ -420,7 +443,9 @@ def by_signature(module: Module) -> Iterator[Entry]:
         return
     built = built_names({definition.name for definition in handling}, module)
     based = {name for definition in module.classes.values() for name in base_names(definition)}
-    outermost = [one for one in handling if one.name not in built and one.name not in based]
+    outermost = [
+        one for one in handling if one.name not in built and one.name not in based and not PREFILL.search(one.name)
+    ]
     for definition in list(filter(generates, outermost)) or outermost:
         forward = definition.methods["forward"]
         yield Entry(

@@ -332,6 +332,8 @@ def parameters(stage: Stage, vm: Interpreter, definition: FunctionDef) -> Iterat
             yield argument.arg, NONE
             continue
         value = described(vm, argument, definition.module)
+        if argument.annotation is None and argument.arg in bounds_of_ranges(definition):
+            value = Number()
         if value is UNKNOWN and argument.arg in written_in_place(vm, definition):
             value = Tensor(Memory.DEVICE, sure=Confidence.LIKELY, ident=vm.ident(), argument=True)
         default = defaults.get(argument.arg)
@@ -356,6 +358,17 @@ def only_cases(definition: FunctionDef) -> Iterator[tuple[str, ast.expr]]:
                 yield name, case
             case _:
                 pass
+
+
+def bounds_of_ranges(definition: FunctionDef) -> frozenset[str]:
+    """The parameters that a function counts to or from: ``k`` of ``range(k, k + 100)`` is no key of an attention."""
+    return frozenset(
+        bound.id
+        for node in ast.walk(definition.node)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "range"
+        for bound in node.args
+        if isinstance(bound, ast.Name)
+    )
 
 
 def written_in_place(vm: Interpreter, definition: FunctionDef) -> frozenset[str]:
