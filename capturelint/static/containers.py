@@ -89,10 +89,16 @@ def call_dict(
             return UNKNOWN
 
 
+RESIZING = frozenset(["append", "add", "appendleft", "insert", "extend", "update", "pop", "popleft", "remove", "clear"])
+"""Methods after which a list or set has more or fewer items."""
+
+
 def call_list(
     vm: Interpreter, owner: Ref, found: Object, name: str, args: list[Value], kwargs: dict[str, Value], node: ast.AST
 ) -> Value:
     """Methods of lists and sets."""
+    if vm.driver is not None and name in RESIZING:
+        vm.driver.on_resize(vm, owner)
     match name:
         case "append" | "add" | "appendleft" | "insert":
             if args:

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeGuard
 
+from capturelint.static import torch_calls
 from capturelint.static.buckets import Buckets
 from capturelint.static.events import Site
-from capturelint.static.homes import Step, fresh_tensors, numbers_differ, tensors_of
+from capturelint.static.homes import LENGTH, Step, fresh_tensors, numbers_differ, tensors_of
 from capturelint.static.host_blocks import HostBlocks
 from capturelint.static.index import FunctionDef
 from capturelint.static.kept_arguments import KeptArguments
@@ -268,6 +269,23 @@ class Driver:
                 if isinstance(value, Tensor) and value.memory is Memory.HOST:
                     return replace(value, varies=Varies.PER_STEP, deps=frozenset({home}))
         return value
+
+    def on_walk(self, vm: Interpreter, owner: Ref, node: ast.AST) -> None:
+        """Recorded code goes over the items of a container: there are as many in the graph as there are now."""
+        home = Home(owner.oid, LENGTH)
+        if vm.recording and vm.heap.persistent(owner):
+            self.loaded.add(home)
+            self.loaded_now.add(home)
+            if home in self.facts.late:
+                length = Number(Varies.PER_STEP, frozenset({home}), sure=Confidence.LIKELY)
+                torch_calls.report_varying(vm, length, node, "loop")
+
+    def on_resize(self, vm: Interpreter, owner: Ref) -> None:
+        """A container gets more or fewer items after the capture."""
+        home = Home(owner.oid, LENGTH)
+        if self.captures and not vm.recording and home in self.loaded and not self.in_step(vm):
+            vm.untold += 1
+            self.changed[home] = vm.doubt
 
     def on_use(self, vm: Interpreter, tensor: Tensor) -> None:
         """Recorded device work reads a tensor that existed before: its address is in the graph."""

@@ -12,6 +12,7 @@ from capturelint.static.values import (
     Const,
     Number,
     Range,
+    Ref,
     Scope,
     Sequence,
     Truth,
@@ -113,6 +114,8 @@ def iterate(vm: Interpreter, value: Value, node: ast.AST, many: int = MAX_UNROLL
     if isinstance(value, Range) and value.varies is Varies.PER_STEP:
         torch_calls.report_varying(vm, Number(Varies.PER_STEP), node, "loop")
         return None, Number()  # how often it runs is baked, and not what each round counts
+    if isinstance(value, Ref) and vm.driver is not None:
+        vm.driver.on_walk(vm, value, node)
     items = vm.items(value)
     if items is not None and len(items) <= many:
         return items, UNKNOWN
