@@ -263,6 +263,8 @@ class Driver:
             self.loaded.add(home)
             self.loaded_now.add(home)
             self.values.setdefault(home, value)
+            if is_parameter(value):
+                self.reads.weights.setdefault(owner.oid, set()).add(self.outputs.graph)
             if home in self.facts.late - self.facts.keyed:
                 if isinstance(value, (Const, Number)):
                     return Number(Varies.PER_STEP, frozenset({home}))
@@ -513,8 +515,7 @@ class Driver:
 
     def on_replay(self, vm: Interpreter, graph: Value) -> None:
         """``graph.replay()``: what was pending is now wrong."""
-        weights = [home for home in self.loaded if is_parameter(self.values.get(home))]
-        for site, how in self.reads.freed(vm, weights):
+        for site, how in self.reads.freed(vm):
             vm.emit(EventKind.INPUT_REBIND, site, how, Confidence.LIKELY, phase=Phase.REPLAY)
         self.outputs.on_replay(graph)
         self.finish()

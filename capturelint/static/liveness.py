@@ -15,7 +15,6 @@ from capturelint.static.events import Site
 from capturelint.static.values import (
     BoundExternal,
     Function,
-    Home,
     Lambda,
     Method,
     Partial,
@@ -95,6 +94,8 @@ class Reads:
 
     used: dict[int, tuple[Tensor, int]] = field(default_factory=dict)
     """Tensors that recorded work reads, and in which graph."""
+    weights: dict[int, set[int]] = field(default_factory=dict)
+    """Modules whose parameters recorded work reads, and in which graphs."""
     named: dict[int, Site] = field(default_factory=dict)
     """Where a tensor, or what it is an item of, was given a name."""
     lent: Held = field(default_factory=Held)
@@ -134,14 +135,14 @@ class Reads:
         else:
             self.replaced.update(dict.fromkeys(found.whole, vm.site(node)))
 
-    def freed(self, vm: Interpreter, weights: list[Home]) -> Iterator[tuple[Site, str]]:
+    def freed(self, vm: Interpreter) -> Iterator[tuple[Site, str]]:
         """Where memory was given up that a graph reads which is still there, and how.
 
         Of weights only where it was written that they go: a model that is dropped with the function that built it
         looks the same as one that is kept by what nobody sees.
         """
         read = [tensor for tensor, _ in self.used.values() if self.may_go(tensor)]
-        owners = {home.owner for home in weights} & self.gone.keys() - self.lent.objects
+        owners = self.weights.keys() & self.gone.keys() - self.lent.objects
         if not read and not owners:
             return
         found = reachable(vm)
@@ -153,7 +154,8 @@ class Reads:
             else:
                 yield self.gone.get(tensor.ident) or self.named[tensor.ident], "freed"
         for owner in sorted(owners - found.objects):
-            yield self.gone[owner], "freed"
+            if self.weights[owner] & found.objects:
+                yield self.gone[owner], "freed"
 
     def may_go(self, tensor: Tensor) -> bool:
         """A tensor of the device that had a name or was replaced, and that nobody else is known to have got."""
