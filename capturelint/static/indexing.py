@@ -48,7 +48,11 @@ def load(vm: Interpreter, owner: Value, index: Value, node: ast.Subscript) -> Va
     holders = [option for option in options(owner) if option != NONE]
     if isinstance(constant(index), str):
         holders = [option for option in holders if not counts_items(vm, option)] or holders
-    return union([load_one(vm, option, index, node) for option in holders])
+    values = [load_one(vm, option, index, node) for option in holders]
+    if len(values) > 1 and vm.recording:
+        # What they are joined to has no home any more.
+        torch_calls.use(vm, [tensor for tensor in map(tensor_in, values) if tensor is not None])
+    return union(values)
 
 
 def counts_items(vm: Interpreter, value: Value) -> bool:

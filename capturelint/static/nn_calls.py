@@ -56,6 +56,11 @@ def new_module(vm: Interpreter, path: str, args: list[Value], kwargs: dict[str, 
     return made
 
 
+def is_name(key: object) -> bool:
+    """Whether a slot is a child of a ``ModuleDict``."""
+    return isinstance(key, str) and not key.startswith("#")
+
+
 def distribution(vm: Interpreter, path: str, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
     """``torch.distributions.X(...)``: argument validation, on by default, reads the device."""
     name = path.rpartition(".")[2]
@@ -143,6 +148,9 @@ def call_nn_method(
             return children(vm, owner)
         case "modules":
             return descendants(vm, owner)
+        case "items" if found.slots and found.element is None:
+            inside = [(key, vm.heap.read(owner, key) or UNKNOWN) for key in found.slots if is_name(key)]
+            return Sequence(tuple(Sequence((Const(key), child)) for key, child in inside))
         case "named_children" | "items":
             return named(vm, children(vm, owner))
         case "named_modules":
