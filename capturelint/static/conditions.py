@@ -328,7 +328,8 @@ def picks_one(test: ast.expr, outcome: bool) -> bool:
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             return picks_one(operand, not outcome)
         case ast.BoolOp(op=ast.And(), values=values):
-            return outcome and any(picks_one(value, True) for value in values)
+            keyed = {ast.dump(part.value) for part in ast.walk(test) if isinstance(part, ast.Subscript)}
+            return outcome and any(picks_one(value, True) for value in values if not asks_for_key(value, keyed))
         case ast.Compare(left=left, ops=[op], comparators=[right]):
             return any(map(is_choice, (left, right))) and isinstance(
                 op, (ast.Eq, ast.In) if outcome else (ast.NotEq, ast.NotIn)
@@ -344,6 +345,15 @@ def is_choice(side: ast.expr) -> bool:
             return True
         case ast.Attribute(value=ast.Name(id="torch"), attr=name):
             return name in attributes.DTYPES
+        case _:
+            return False
+
+
+def asks_for_key(test: ast.expr, keyed: set[str]) -> bool:
+    """``"experts" in config``, of a mapping that is also looked into."""
+    match test:
+        case ast.Compare(ops=[ast.In()], comparators=[holder]):
+            return ast.dump(holder) in keyed
         case _:
             return False
 
