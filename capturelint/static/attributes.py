@@ -1,22 +1,15 @@
-"""Reading and writing attributes: of tensors, of instances, of modules, of everything else.
-
-A store into an object that outlives the step is where rebinding, growth and lazy building show; it is noted here and
-judged at the end of the step, when it is known whether the old content was used.
-"""
+"""Reading and writing attributes: of tensors, of instances, of modules, of classes, of everything else."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from capturelint.static import calls, classes, registries, scopes
-from capturelint.static.homes import Object, Sort, Store, fresh_tensors, tensors_of
+from capturelint.static import calls, classes, inheritance, registries, scopes, storage
+from capturelint.static.homes import Object, Sort, Store
 from capturelint.static.index import ClassDef, FunctionDef, FunctionNode
 from capturelint.static.records import replace
-from capturelint.static.state import at_work
 from capturelint.static.values import (
-    NONE,
     UNKNOWN,
     BoundExternal,
     Class,
@@ -39,11 +32,8 @@ from capturelint.static.values import (
     Super,
     Tensor,
     Text,
-    Truth,
     Value,
-    join,
     options,
-    union,
 )
 from capturelint.vocabulary import Varies
 
@@ -164,100 +154,6 @@ def shape_of(tensor: Tensor) -> Sequence:
     return Sequence(tuple(sizes), shape=True)
 
 
-def bases(vm: Interpreter, definition: ClassDef) -> list[ClassDef | str]:
-    """The method resolution order: analysed classes, and external ones by dotted path."""
-    cached = vm.orders.get(definition)
-    if cached is not None:
-        return cached
-    vm.orders[definition] = [definition]
-    order: list[ClassDef | str] = [definition]
-    scope = Scope(definition.module)
-    for base in definition.node.bases:
-        value = vm.quiet_eval(base, scope)
-        for option in options(value):
-            if isinstance(option, Class):
-                order += bases(vm, option.definition)
-            elif isinstance(option, External):
-                order.append(option.path)
-            elif not isinstance(base, ast.Subscript):
-                order.append("?")
-    # A class that several bases share comes after all of them, as in Python's own linearisation.
-    unique = [found for at, found in enumerate(order) if found not in order[at + 1 :]]
-    vm.orders[definition] = unique
-    return unique
-
-
-def direct_bases(vm: Interpreter, definition: ClassDef) -> Value:
-    """``Class.__bases__``, where every one of them is known."""
-    found = [vm.quiet_eval(base, Scope(definition.module)) for base in definition.node.bases]
-    known = all(isinstance(base, (Class, External)) for base in found)
-    return Sequence(tuple(found or [External("builtins.object")])) if known else UNKNOWN
-
-
-def has_metaclass(vm: Interpreter, definition: ClassDef) -> bool:
-    """Whether a class, or one that it is derived from, may be made by something else than ``type``."""
-    own = [base for base in bases(vm, definition) if isinstance(base, ClassDef)]
-    return enumeration(vm, definition) is not None or any(base.node.keywords for base in own)
-
-
-def is_module(vm: Interpreter, definition: ClassDef) -> bool:
-    """True for subclasses of ``nn.Module``."""
-    return any(isinstance(base, str) and base.startswith("torch.nn.") for base in bases(vm, definition))
-
-
-def layer_base(vm: Interpreter, definition: ClassDef) -> str | None:
-    """The class of ``torch.nn`` that computes something from which a class is derived."""
-    outside = [base for base in bases(vm, definition) if isinstance(base, str) and base.startswith("torch.nn.")]
-    return next((base for base in outside if base.rpartition(".")[2] not in PLAIN_BASES), None)
-
-
-PLAIN_BASES = frozenset({"Module", "ModuleList", "ModuleDict", "ParameterList", "ParameterDict"})
-
-
-def is_open(vm: Interpreter, definition: ClassDef) -> bool:
-    """True where a base class outside the analysed code may define anything."""
-    closed = (
-        "builtins.",
-        "typing.",
-        "abc.",
-        "torch.nn.",
-        "enum.",
-        "collections.",
-        "dataclasses.",
-        "transformers.utils.",
-    )
-    return any(isinstance(base, str) and not base.startswith(closed) for base in bases(vm, definition))
-
-
-def find_method(
-    vm: Interpreter, definition: ClassDef, name: str, after: ClassDef | None = None
-) -> tuple[object, ClassDef] | None:
-    """The method or class-level assignment that a class or its bases give a name, and the class that has it."""
-    order = bases(vm, definition)
-    known = vm.members.get(definition)
-    if known is None or known[0] is not order:  # while its bases are looked for, a class has another order
-        known = vm.members[definition] = order, {}
-    key = name, after
-    if key not in known[1]:
-        known[1][key] = find_member(order, name, after)
-    return known[1][key]
-
-
-def find_member(order: list[ClassDef | str], name: str, after: ClassDef | None) -> tuple[object, ClassDef] | None:
-    """The same, looked for in an order of classes."""
-    skipping = after is not None
-    for base in order:
-        if skipping:
-            skipping = base is not after
-            continue
-        if isinstance(base, ClassDef):
-            if (method := base.methods.get(name)) is not None:
-                return method, base
-            if (assigned := base.fields.get(name)) is not None:
-                return assigned, base
-    return None
-
-
 def instance_attribute(vm: Interpreter, owner: Ref, name: str, node: ast.AST) -> Value:
     """The attribute of an object in the heap: slot, method, class field, or a built-in of ``nn.Module``."""
     found = vm.heap.get(owner)
@@ -265,7 +161,7 @@ def instance_attribute(vm: Interpreter, owner: Ref, name: str, node: ast.AST) ->
         return UNKNOWN
     if found.sort is not Sort.INSTANCE:
         return BoundExternal(owner, name)
-    value = read_slot(vm, owner, name)
+    value = storage.read_slot(vm, owner, name)
     if value is not None:
         return value
     if name in TABLES:
@@ -276,7 +172,7 @@ def instance_attribute(vm: Interpreter, owner: Ref, name: str, node: ast.AST) ->
         rebound = rebound_attribute(vm, found.cls, name)
         if rebound is not None:
             return rebound
-        inherited = find_method(vm, found.cls, name)
+        inherited = inheritance.find_method(vm, found.cls, name)
         if inherited is not None:
             return bound(vm, owner, inherited[0], inherited[1], node, name)
         if found.element is not None and not callable_on_module(name):
@@ -285,15 +181,15 @@ def instance_attribute(vm: Interpreter, owner: Ref, name: str, node: ast.AST) ->
             return Class(found.cls)
         if (mapped := renamed_attribute(vm, owner, found.cls, name, node)) is not None:
             return UNKNOWN if mapped == ABSENT else mapped
-        base = layer_base(vm, found.cls) if name in ("weight", "bias") else None
+        base = inheritance.layer_base(vm, found.cls) if name in ("weight", "bias") else None
         if base is not None:
             return layer_parameter(vm, owner, found, base, name)
-        open_ended = is_open(vm, found.cls)
-        if name == "training" and (open_ended or is_module(vm, found.cls)):
+        open_ended = inheritance.is_open(vm, found.cls)
+        if name == "training" and (open_ended or inheritance.is_module(vm, found.cls)):
             return Const(False)  # decode runs in eval mode
-        if is_module(vm, found.cls) or found.cls.is_dataclass:
+        if inheritance.is_module(vm, found.cls) or found.cls.is_dataclass:
             return UNKNOWN if found.opaque and not callable_on_module(name) else BoundExternal(owner, name)
-        getter = find_method(vm, found.cls, "__getattr__")
+        getter = inheritance.find_method(vm, found.cls, "__getattr__")
         return UNKNOWN if found.opaque or getter or open_ended else BoundExternal(owner, name)
     if isinstance(found.cls, str):
         return external_instance_attribute(vm, owner, found, name)
@@ -322,12 +218,12 @@ def renamed_attribute(vm: Interpreter, owner: Ref, definition: ClassDef, name: s
 
 def find_getter(vm: Interpreter, definition: ClassDef, after: ClassDef | None = None) -> tuple[object, ClassDef] | None:
     """The ``__getattribute__`` that decides what a name gives. One that only checks is run once, for its events."""
-    found = find_method(vm, definition, "__getattribute__", after)
+    found = inheritance.find_method(vm, definition, "__getattribute__", after)
     while found is not None and naming(found[0]) is True:
         if vm.recording and found[0] not in vm.checking:
             vm.checking.add(found[0])
             return found
-        found = find_method(vm, definition, "__getattribute__", found[1])
+        found = inheritance.find_method(vm, definition, "__getattribute__", found[1])
     return found
 
 
@@ -360,55 +256,17 @@ def plain_attribute(vm: Interpreter, owner: Ref, name: str, node: ast.AST) -> Va
     """``object.__getattribute__(owner, name)``: a slot or what the class has, else ``ABSENT`` where that is sure."""
     vm.asked = name
     found = vm.heap[owner]
-    value = read_slot(vm, owner, name)
+    value = storage.read_slot(vm, owner, name)
     if value is not None or not isinstance(found.cls, ClassDef):
         return value if value is not None else UNKNOWN
     if name in TABLES:
         return BoundExternal(owner, name)
     if name == "__class__":
         return Class(found.cls)
-    inherited = find_method(vm, found.cls, name)
+    inherited = inheritance.find_method(vm, found.cls, name)
     if inherited is not None:
         return bound(vm, owner, *inherited, node)
-    return ABSENT if is_declared(vm, found) else UNKNOWN
-
-
-def is_declared(vm: Interpreter, found: Object) -> bool:
-    """Whether all that an object has stands in its class: true of dataclasses, which configurations are."""
-    if not isinstance(found.cls, ClassDef) or found.element is not None or not classes.makes_fields(vm, found.cls):
-        return False
-    return not is_open(vm, found.cls) and find_method(vm, found.cls, "__getattr__") is None
-
-
-def list_base(vm: Interpreter, found: Object) -> str | None:
-    """The class outside the analysed code that keeps an object's items as slots by number: a list, a module list."""
-    if not isinstance(found.cls, ClassDef):
-        return found.cls if found.cls is not None and is_list(found.cls) else None
-    if find_method(vm, found.cls, "__iter__") or find_method(vm, found.cls, "__getitem__"):
-        return None
-    return next((base for base in bases(vm, found.cls) if isinstance(base, str) and is_list(base)), None)
-
-
-def is_list(path: str) -> bool:
-    """``list`` and its like, ``nn.ModuleList``, ``nn.Sequential``, ``nn.ParameterList``."""
-    if path.startswith("torch.nn."):
-        return path.endswith((".ModuleList", ".Sequential", ".ParameterList"))
-    return path in ("builtins.list", "builtins.tuple", "collections.UserList")
-
-
-def fill_items(vm: Interpreter, owner: Ref, args: list[Value]) -> None:
-    """What the initialiser of a class derived from a list does with its arguments."""
-    found = vm.heap[owner]
-    base = list_base(vm, found)
-    if base is None or not args:
-        return
-    items = list(args) if base.endswith(".Sequential") else vm.items(args[0])
-    if items is None:
-        put_element(vm, owner, vm.element(args[0]))
-    else:
-        slots: dict[object, Value] = {**found.slots}
-        slots.update(enumerate(items))
-        vm.heap.replace(owner, slots=slots)
+    return ABSENT if inheritance.is_declared(vm, found) else UNKNOWN
 
 
 TABLES = frozenset({"__dict__", "_buffers", "_parameters", "_modules"})
@@ -420,8 +278,8 @@ def assigned(vm: Interpreter, owner: Ref, name: str) -> Value | None:
     found = vm.heap.get(owner)
     if found is None or not isinstance(found.cls, ClassDef):
         return UNKNOWN
-    value = read_slot(vm, owner, name)
-    seen = value is not None or not (found.opaque or found.element is not None or is_open(vm, found.cls))
+    value = storage.read_slot(vm, owner, name)
+    seen = value is not None or not (found.opaque or found.element is not None or inheritance.is_open(vm, found.cls))
     return value if seen else UNKNOWN
 
 
@@ -489,20 +347,12 @@ def layer_parameter(vm: Interpreter, owner: Ref, found: Object, cls: str, name: 
     return Tensor(memory, rank, Kind.FLOAT, home=Home(owner.oid, name), parameter=True, ident=-owner.oid)
 
 
-def read_slot(vm: Interpreter, owner: Ref, key: object) -> Value | None:
-    """What a slot holds; reading it in recorded code makes it part of what the graph was recorded with."""
-    value = vm.heap.read(owner, key)
-    if value is not None and vm.driver is not None:
-        value = vm.driver.on_load(vm, owner, key, value)
-    return value
-
-
 def bound(vm: Interpreter, owner: Value, member: object, holder: ClassDef, node: ast.AST, name: str = "") -> Value:
     """A class member seen through an instance: bound methods, properties, static methods, fields."""
     if not isinstance(member, FunctionDef):
         assert isinstance(member, (ast.Assign, ast.AnnAssign))
         return shared_field(vm, member, holder, name) if name else field_value(vm, member, holder)
-    names = decorator_names(member.node)
+    names = inheritance.decorator_names(member.node)
     plain = Function(member, holder.module, holder)
     function: Value = plain
     if "property" in names:
@@ -525,7 +375,7 @@ def shared_field(vm: Interpreter, member: ast.Assign | ast.AnnAssign, holder: Cl
     value = field_value(vm, member, holder)
     if member.value is None or holder.is_dataclass or not isinstance(value, (Ref, Tensor)):
         return value
-    return read_slot(vm, scopes.rebinding(vm, holder, name, value), name) or value
+    return storage.read_slot(vm, scopes.rebinding(vm, holder, name, value), name) or value
 
 
 def field_value(vm: Interpreter, member: ast.Assign | ast.AnnAssign, holder: ClassDef) -> Value:
@@ -535,26 +385,18 @@ def field_value(vm: Interpreter, member: ast.Assign | ast.AnnAssign, holder: Cla
     return vm.quiet_eval(member.value, Scope(holder.module))
 
 
-def decorator_names(node: ast.FunctionDef | ast.AsyncFunctionDef) -> frozenset[str]:
-    """The decorators of a function as written, without arguments."""
-    return frozenset(
-        ast.unparse(decorator.func if isinstance(decorator, ast.Call) else decorator)
-        for decorator in node.decorator_list
-    )
-
-
 def class_attribute(vm: Interpreter, definition: ClassDef, name: str) -> Value:
     """``Class.name``."""
     if name == "__name__":
         return Const(definition.name)
     if name == "__bases__":
-        return direct_bases(vm, definition)
+        return inheritance.direct_bases(vm, definition)
     rebound = rebound_attribute(vm, definition, name)
     if rebound is not None:
         return rebound
-    found = find_method(vm, definition, name)
-    if found is None and name == "apply" and "torch.autograd.Function" in bases(vm, definition):
-        found = find_method(vm, definition, "forward")
+    found = inheritance.find_method(vm, definition, name)
+    if found is None and name == "apply" and "torch.autograd.Function" in inheritance.bases(vm, definition):
+        found = inheritance.find_method(vm, definition, "forward")
         if found is not None and isinstance(found[0], FunctionDef):
             return Method(Function(found[0], found[1].module, found[1]), UNKNOWN)
     if found is None:
@@ -563,31 +405,27 @@ def class_attribute(vm: Interpreter, definition: ClassDef, name: str) -> Value:
     member, holder = found
     if isinstance(member, FunctionDef):
         function = Function(member, holder.module, holder)
-        return Method(function, Class(definition)) if "classmethod" in decorator_names(member.node) else function
+        takes_class = "classmethod" in inheritance.decorator_names(member.node)
+        return Method(function, Class(definition)) if takes_class else function
     assert isinstance(member, (ast.Assign, ast.AnnAssign))
-    if member.value is not None and (kind := enumeration(vm, definition)):
+    if member.value is not None and (kind := inheritance.enumeration(vm, definition)):
         value = field_value(vm, member, holder)
         counts = kind.endswith(("IntEnum", "StrEnum", "IntFlag")) and isinstance(value, Const)
         return value if counts else Const(Member(holder, name))
     return shared_field(vm, member, holder, name)
 
 
-def enumeration(vm: Interpreter, definition: ClassDef) -> str | None:
-    """The class of ``enum`` from which a class is derived."""
-    return next((base for base in bases(vm, definition) if isinstance(base, str) and base.startswith("enum.")), None)
-
-
 def member_attribute(vm: Interpreter, member: Member, name: str, node: ast.AST) -> Value:
     """``Mode.DECODE.name``, ``.value``, or what the enumeration defines."""
     if name in ("name", "_name_"):
         return Const(member.name)
-    found = find_method(vm, member.definition, member.name if name in ("value", "_value_") else name)
+    found = inheritance.find_method(vm, member.definition, member.name if name in ("value", "_value_") else name)
     return bound(vm, Const(member), found[0], found[1], node) if found is not None else UNKNOWN
 
 
 def rebound_attribute(vm: Interpreter, definition: ClassDef, name: str) -> Value | None:
     """What a function has put into an attribute of a class or of its bases."""
-    for base in bases(vm, definition) if vm.rebound else ():
+    for base in inheritance.bases(vm, definition) if vm.rebound else ():
         if not isinstance(base, ClassDef):
             continue
         value = scopes.rebound_value(vm, base, name)
@@ -604,10 +442,10 @@ def super_attribute(vm: Interpreter, owner: Super, name: str, node: ast.AST) -> 
     if not isinstance(cls, ClassDef):
         return UNKNOWN
     asks = name == "__getattribute__"
-    found = find_getter(vm, cls, owner.after) if asks else find_method(vm, cls, name, owner.after)
+    found = find_getter(vm, cls, owner.after) if asks else inheritance.find_method(vm, cls, name, owner.after)
     if found is not None:
         return bound(vm, owner.owner, found[0], found[1], node, name)
-    inherits = name == "forward" and layer_base(vm, cls) is not None
+    inherits = name == "forward" and inheritance.layer_base(vm, cls) is not None
     return BoundExternal(owner if inherits else owner.owner, name)
 
 
@@ -615,18 +453,19 @@ def store(vm: Interpreter, owner: Value, name: object, value: Value, node: ast.A
     """``owner.name = value`` for each alternative of the owner."""
     for option in options(owner):
         if isinstance(option, Ref) and (found := vm.heap.get(option)) is not None:
-            setter = find_setter(vm, found.cls, name) if isinstance(found.cls, ClassDef) and not same else None
+            ours = found.cls if isinstance(found.cls, ClassDef) and not same else None
+            setter = inheritance.find_setter(vm, ours, name) if ours is not None else None
             if setter is not None:
                 vm.call(Function(setter, setter.module, setter.owner), [option, value], {}, node)
             else:
-                write_slot(vm, option, name, value, node, same)
+                storage.write_slot(vm, option, name, value, node, same)
         elif isinstance(option, ModuleValue) and isinstance(name, str):
-            write_slot(vm, scopes.globals_of(vm, option.module, name), name, value, node)
+            storage.write_slot(vm, scopes.globals_of(vm, option.module, name), name, value, node)
         elif isinstance(option, Class) and isinstance(name, str) and isinstance(value, (Function, Lambda)):
             registries.replace_method(vm, option.definition, name, value)
         elif isinstance(option, Class) and isinstance(name, str):
             present = class_attribute(vm, option.definition, name)
-            write_slot(vm, scopes.rebinding(vm, option.definition, name, present), name, value, node)
+            storage.write_slot(vm, scopes.rebinding(vm, option.definition, name, present), name, value, node)
         elif isinstance(option, Tensor) and name == "data" and vm.recording and option.home is not None:
             swap = Store(option.home, option, value, vm.site(node), vm.doubt, bool(vm.hidden), data=True)
             vm.step.stores.append(swap)
@@ -634,117 +473,3 @@ def store(vm: Interpreter, owner: Value, name: object, value: Value, node: ast.A
             vm.driver.on_swap(vm, option, value, node)
         else:
             calls.lend(vm, [value])
-
-
-def find_setter(vm: Interpreter, definition: ClassDef, name: object) -> FunctionDef | None:
-    """What runs instead of a store: the setter of the property that a class or its bases have under a name."""
-    for base in bases(vm, definition):
-        if isinstance(base, ClassDef) and isinstance(name, str) and (name in base.setters or name in base.methods):
-            return base.setters.get(name)
-    return None
-
-
-def write_slot(vm: Interpreter, owner: Ref, key: object, value: Value, node: ast.AST, same: bool = False) -> None:
-    """Write a slot and note what that means for a graph."""
-    found = vm.heap[owner]
-    old = found.slots.get(key, found.element if found.sort is not Sort.INSTANCE else None)
-    if vm.driver is not None and not same:
-        value = vm.driver.alias_in_slot(vm, vm.driver.grown(value, node), node)
-        vm.driver.on_output_slot(vm, owner, key, old, value, node)
-        vm.driver.on_store(vm, owner, key, old, value, node)
-    home = Home(owner.oid, key)
-    if (vm.recording or vm.warms_compiled) and vm.heap.persistent(owner) and not same:
-        tensors = tensors_of(vm.heap, value)
-        if any(t.home is None or (t.home != home and not t.view) for t in tensors):
-            record_store(vm, home, old if old is not None else NONE, value, node)
-    if isinstance(value, Tensor) and value.on_host and not same and vm.heap.persistent(owner) and home in value.deps:
-        vm.heap.per_step.add(home)
-    if isinstance(value, (Const, Number)) and home in value.deps and any(map(at_work, vm.stack)):
-        value = replace(value, deps=value.deps - {home})  # what it counts up, it counts down again
-    if not isinstance(value, Tensor) or not same:
-        vm.heap.write(owner, key, value)
-
-
-def element(vm: Interpreter, owner: Ref) -> Value:
-    """Any item of a container object; iterating a module container gives its children, a dict its keys."""
-    found = vm.heap.get(owner)
-    if found is None:
-        return UNKNOWN
-    if found.sort is Sort.DICT:
-        keys: list[Value] = [Const(key) for key in found.slots]
-        return union([*keys, *([UNKNOWN] if found.element is not None else [])]) if len(keys) <= 4 else UNKNOWN
-    if found.sort is Sort.INSTANCE:
-        if isinstance(found.cls, ClassDef) and (method := find_method(vm, found.cls, "__iter__")) is not None:
-            return vm.element(vm.call(bound(vm, owner, method[0], method[1], found.cls.node), [], {}, found.cls.node))
-        children = [vm.heap.read(owner, key) or UNKNOWN for key in found.slots if isinstance(key, int)]
-        if found.element is not None:
-            children.append(found.element)
-        return union(children)
-    items = [vm.heap.read(owner, key) or UNKNOWN for key in found.slots]
-    if found.element is not None:
-        items.append(found.element)
-    return union(items)
-
-
-def values_of(vm: Interpreter, owner: Ref) -> list[Value]:
-    """The values of a dict, exact ones first."""
-    found = vm.heap[owner]
-    inner = [read_slot(vm, owner, key) or UNKNOWN for key in found.slots]
-    return [*inner, found.element] if found.element is not None else inner
-
-
-def entries(vm: Interpreter, value: Value) -> Iterator[tuple[object, Value]]:
-    """The exact items of a dict value."""
-    for option in options(value):
-        if isinstance(option, Ref) and (found := vm.heap.get(option)) is not None and found.sort is Sort.DICT:
-            for key in found.slots:
-                yield key, vm.heap.read(option, key) or UNKNOWN
-
-
-def keywords(vm: Interpreter, value: Value) -> tuple[dict[str, Value], bool]:
-    """The arguments that ``**value`` passes, and whether there may be more."""
-    exact: dict[str, Value] = {}
-    more = False
-    for option in options(value):
-        if isinstance(option, Ref) and (found := vm.heap.get(option)) is not None and found.sort is Sort.DICT:
-            exact |= {str(key): read_slot(vm, option, key) or UNKNOWN for key in found.slots}
-            more = more or found.element is not None or found.opaque
-        else:
-            more = True
-    return exact, more
-
-
-def truth(vm: Interpreter, value: Ref) -> Truth:
-    """Instances are true; containers where they surely have an item."""
-    found = vm.heap.get(value)
-    if found is None:
-        return Truth.HOST
-    if found.sort is Sort.INSTANCE:
-        if isinstance(found.cls, ClassDef):
-            has_length = find_method(vm, found.cls, "__len__") or find_method(vm, found.cls, "__bool__")
-            return Truth.HOST if has_length or is_open(vm, found.cls) else Truth.TRUE
-        return Truth.HOST if found.slots or found.opaque else Truth.TRUE
-    if found.slots:
-        return Truth.TRUE if vm.heap.persistent(value) is False or found.element is None else Truth.HOST
-    return Truth.HOST if found.element is not None or found.opaque else Truth.FALSE
-
-
-def put_element(vm: Interpreter, owner: Ref, value: Value) -> None:
-    """Add any further item to a container."""
-    found = vm.heap[owner]
-    vm.heap.replace(owner, element=value if found.element is None else join(found.element, value))
-
-
-def note_element_store(vm: Interpreter, owner: Ref, value: Value, node: ast.AST) -> None:
-    """A store under a key that is not known: like a slot write, on the container as a whole."""
-    found = vm.heap[owner]
-    if vm.recording and vm.heap.persistent(owner) and fresh_tensors(vm.heap, value):
-        held = [*found.slots.values(), *([found.element] if found.element is not None else [])]
-        old = union(held) if held else NONE
-        record_store(vm, Home(owner.oid, "[]"), old, value, node)
-
-
-def record_store(vm: Interpreter, home: Home, old: Value, value: Value, node: ast.AST) -> None:
-    """Remember a tensor put into what outlives the step, to be judged when the step is over."""
-    outside = vm.driver is not None and len(vm.stack) == vm.driver.depth
-    vm.step.stores.append(Store(home, old, value, vm.site(node), vm.doubt, bool(vm.hidden), outside))

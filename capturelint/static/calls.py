@@ -15,6 +15,7 @@ from capturelint.static import (
     classes,
     cuda_calls,
     host_calls,
+    inheritance,
     managers,
     python_calls,
     registries,
@@ -142,7 +143,7 @@ def call_object(
     if not isinstance(found.cls, ClassDef):
         return UNKNOWN
     for name in ("__call__", "forward"):
-        if attributes.find_method(vm, found.cls, name) is not None:
+        if inheritance.find_method(vm, found.cls, name) is not None:
             method = attributes.instance_attribute(vm, owner, name, node)
             value = vm.call(method, args, kwargs, node, extra=extra)
             return output_hooked(vm, hooks, owner, args, value, node) if hooks else value
@@ -154,7 +155,7 @@ def inherited_forward(
     vm: Interpreter, owner: Ref, definition: ClassDef, args: list[Value], kwargs: dict[str, Value], node: ast.AST
 ) -> Value:
     """The ``forward`` that a class has from ``torch.nn.Sequential``, ``torch.nn.Linear``, ..."""
-    base = attributes.layer_base(vm, definition)
+    base = inheritance.layer_base(vm, definition)
     if base is None:
         return UNKNOWN
     if base.endswith(".Sequential"):
@@ -265,7 +266,7 @@ def enter(
     if vm.inside is not None and vm.inside[0] is node and is_manager(definition):
         call.body, vm.inside = vm.inside[1], None
     bind_parameters(vm, definition.node, args, kwargs, scope, extra)
-    if function.owner is not None and args and "staticmethod" not in attributes.decorator_names(definition.node):
+    if function.owner is not None and args and "staticmethod" not in inheritance.decorator_names(definition.node):
         scope.this = args[0]
     leave_modes = managers.enter_decorators(vm, definition)
     compiled = vm.compiled
@@ -320,7 +321,7 @@ def plain(value: Value) -> Value:
 
 def is_manager(definition: FunctionDef) -> bool:
     """A generator under ``contextmanager``."""
-    names = attributes.decorator_names(definition.node)
+    names = inheritance.decorator_names(definition.node)
     return any(name.rpartition(".")[2] in ("contextmanager", "asynccontextmanager") for name in names)
 
 
@@ -391,7 +392,7 @@ def refine(vm: Interpreter, value: Value, parameter: ast.arg, scope: Scope) -> V
         return value
     if parameter.annotation is not None:
         return classes.annotated(vm, parameter.annotation, scope.module)
-    declared = attributes.find_method(vm, scope.owner, parameter.arg) if scope.owner is not None else None
+    declared = inheritance.find_method(vm, scope.owner, parameter.arg) if scope.owner is not None else None
     if declared is not None and isinstance(declared[0], ast.AnnAssign):
         return classes.annotated(vm, declared[0].annotation, declared[1].module)
     return value

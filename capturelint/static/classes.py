@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from capturelint.static import attributes, nn_calls, python_calls, registries
+from capturelint.static import inheritance, nn_calls, python_calls, registries, storage
 from capturelint.static.homes import Object, Sort
 from capturelint.static.index import ClassDef, FunctionDef, Module
 from capturelint.static.records import replace
@@ -131,7 +131,7 @@ def promised(vm: Interpreter, definition: ClassDef) -> Value | None:
     inheriting = [
         value
         for other, value in vm.instances.items()
-        if isinstance(other, ClassDef) and other is not definition and definition in attributes.bases(vm, other)
+        if isinstance(other, ClassDef) and other is not definition and definition in inheritance.bases(vm, other)
     ]
     return inheriting[0] if len(inheriting) == 1 and isinstance(inheriting[0], Ref) else None
 
@@ -157,8 +157,8 @@ def settle_memory(vm: Interpreter, made: Ref) -> None:
 
 def is_movable(vm: Interpreter, definition: ClassDef) -> bool:
     """Whether an instance can be moved to a device as a whole: modules, and classes with a method for it."""
-    movers = (attributes.find_method(vm, definition, name) for name in ("to", "cuda", "_apply"))
-    return attributes.is_module(vm, definition) or attributes.is_open(vm, definition) or any(movers)
+    movers = (inheritance.find_method(vm, definition, name) for name in ("to", "cuda", "_apply"))
+    return inheritance.is_module(vm, definition) or inheritance.is_open(vm, definition) or any(movers)
 
 
 def is_unplaced(value: Value) -> bool:
@@ -170,12 +170,12 @@ def instantiate(
     vm: Interpreter, definition: ClassDef, args: list[Value], kwargs: dict[str, Value], node: ast.AST, extra: bool
 ) -> Value:
     """Build an instance by running ``__init__``."""
-    outside = [base for base in attributes.bases(vm, definition) if isinstance(base, str)]
+    outside = [base for base in inheritance.bases(vm, definition) if isinstance(base, str)]
     if any(base.startswith("enum.") for base in outside):
         return UNKNOWN
-    opaque = attributes.is_open(vm, definition)
+    opaque = inheritance.is_open(vm, definition)
     made = vm.heap.new(Object(Sort.INSTANCE, definition, opaque=opaque, picked=vm.is_picking))
-    initialiser = attributes.find_method(vm, definition, "__init__")
+    initialiser = inheritance.find_method(vm, definition, "__init__")
     if initialiser is not None and isinstance(initialiser[0], FunctionDef):
         function: Value = Function(initialiser[0], initialiser[1].module, initialiser[1])
         function = registries.replacement(vm, definition, "__init__") or function
@@ -183,7 +183,7 @@ def instantiate(
     elif makes_fields(vm, definition):
         fill_fields(vm, made, definition, args, kwargs, extra, node)
     else:
-        attributes.fill_items(vm, made, args)
+        storage.fill_items(vm, made, args)
     return made
 
 
@@ -218,7 +218,7 @@ def makes_fields(vm: Interpreter, definition: ClassDef) -> bool:
 
     A base class under that decorator makes dataclasses of the classes that inherit from it (PEP 681).
     """
-    inherited = [base for base in attributes.bases(vm, definition) if isinstance(base, ClassDef)]
+    inherited = [base for base in inheritance.bases(vm, definition) if isinstance(base, ClassDef)]
     return definition.is_dataclass or any(base.transforms for base in inherited)
 
 
@@ -233,7 +233,7 @@ def fill_fields(
 ) -> None:
     """What a dataclass's made ``__init__`` does."""
     fields: dict[str, tuple[ast.AnnAssign, Module]] = {}
-    for base in reversed([b for b in attributes.bases(vm, definition) if isinstance(b, ClassDef)]):
+    for base in reversed([b for b in inheritance.bases(vm, definition) if isinstance(b, ClassDef)]):
         for name, field in base.fields.items():
             if isinstance(field, ast.AnnAssign) and not is_class_variable(field.annotation):
                 fields[name] = (field, base.module)
@@ -246,7 +246,7 @@ def fill_fields(
         if value is UNKNOWN:
             value = annotated(vm, field.annotation, module)
         vm.heap.write(made, name, value)
-    after = attributes.find_method(vm, definition, "__post_init__")
+    after = inheritance.find_method(vm, definition, "__post_init__")
     if after is not None and isinstance(after[0], FunctionDef):
         vm.call(Function(after[0], after[1].module, after[1]), [made], {}, node)
 
@@ -309,8 +309,8 @@ def is_instance(vm: Interpreter, value: Value, kind: Value) -> bool | None:
         return False
     if isinstance(value, Ref) and (found := vm.heap.get(value)) is not None:
         if found.sort is Sort.INSTANCE and isinstance(kind, Class) and isinstance(found.cls, ClassDef):
-            order = attributes.bases(vm, found.cls)
-            return True if kind.definition in order else None if attributes.is_open(vm, found.cls) else False
+            order = inheritance.bases(vm, found.cls)
+            return True if kind.definition in order else None if inheritance.is_open(vm, found.cls) else False
         if isinstance(kind, External):
             wanted = {Sort.LIST: "builtins.list", Sort.DICT: "builtins.dict", Sort.SET: "builtins.set"}.get(found.sort)
             if wanted is not None:

@@ -10,7 +10,7 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from capturelint.static import attributes, managers, narrowing, operators, protocols, steady, torch_calls
+from capturelint.static import attributes, managers, narrowing, operators, protocols, steady, storage, torch_calls
 from capturelint.static.records import replace
 from capturelint.static.state import State
 from capturelint.static.values import (
@@ -294,7 +294,7 @@ def truth_of(vm: Interpreter, value: Value) -> Truth:
         case Function() | Lambda() | Method() | Class() | ModuleValue() | Partial() | Device() | Dtype() | Super():
             return Truth.TRUE
         case Ref():
-            return attributes.truth(vm, value)
+            return storage.truth(vm, value)
         case _:
             return Truth.HOST
 

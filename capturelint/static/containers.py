@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from capturelint.static import attributes
+from capturelint.static import storage
 from capturelint.static.homes import LENGTH, Object, Sort, fresh_tensors
 from capturelint.static.records import replace
 from capturelint.static.values import (
@@ -43,30 +43,24 @@ def call_dict(
     match name:
         case "get" | "pop" | "setdefault":
             if key is not Const and key in found.slots:
-                return attributes.read_slot(vm, owner, key) or UNKNOWN
+                return storage.read_slot(vm, owner, key) or UNKNOWN
             if name == "setdefault":
                 if key is not Const:
-                    attributes.write_slot(vm, owner, key, default, node)
+                    storage.write_slot(vm, owner, key, default, node)
                     return default
                 if found.element is None:
-                    attributes.put_element(vm, owner, default)
+                    storage.put_element(vm, owner, default)
                 return vm.heap[owner].element or UNKNOWN
             # Under a key that is known and not there it is not one of the others.
             held = (
-                attributes.values_of(vm, owner)
-                if key is Const
-                else [found.element]
-                if found.element is not None
-                else []
+                storage.values_of(vm, owner) if key is Const else [found.element] if found.element is not None else []
             )
             return union([*held, default, *([UNKNOWN] if found.opaque and default == NONE else [])])
         case "values":
-            held = attributes.values_of(vm, owner)
+            held = storage.values_of(vm, owner)
             return Sequence(tuple(held)) if found.element is None else Sequence(None, union(held))
         case "items":
-            pairs: list[Value] = [
-                Sequence((Const(k), attributes.read_slot(vm, owner, k) or UNKNOWN)) for k in found.slots
-            ]
+            pairs: list[Value] = [Sequence((Const(k), storage.read_slot(vm, owner, k) or UNKNOWN)) for k in found.slots]
             if found.element is None:
                 return Sequence(tuple(pairs))
             return Sequence(None, union([*pairs, Sequence((UNKNOWN, found.element))]))
@@ -75,10 +69,10 @@ def call_dict(
             return Sequence(tuple(keys)) if found.element is None else Sequence(None, UNKNOWN)
         case "update":
             for value in args:
-                for inner_key, inner in attributes.entries(vm, value):
-                    attributes.write_slot(vm, owner, inner_key, inner, node)
+                for inner_key, inner in storage.entries(vm, value):
+                    storage.write_slot(vm, owner, inner_key, inner, node)
             for inner_key, inner in kwargs.items():
-                attributes.write_slot(vm, owner, inner_key, inner, node)
+                storage.write_slot(vm, owner, inner_key, inner, node)
             return NONE
         case "copy":
             return vm.heap.new(replace(found))
@@ -127,7 +121,7 @@ def call_list(
 def pop_last(vm: Interpreter, owner: Ref, found: Object) -> Value:
     """Take the last item off a list: what the step put there itself was never kept."""
     last = len(found.slots) - 1
-    value = attributes.read_slot(vm, owner, last) or UNKNOWN
+    value = storage.read_slot(vm, owner, last) or UNKNOWN
     vm.heap.replace(owner, slots={key: item for key, item in found.slots.items() if key != last})
     own = [at for at, store in enumerate(vm.step.stores) if store.home == Home(owner.oid, "append")]
     if own and vm.recording:
@@ -138,7 +132,7 @@ def pop_last(vm: Interpreter, owner: Ref, found: Object) -> Value:
 
 def taken(vm: Interpreter, owner: Ref) -> Value:
     """An item taken off a container: of one that outlives the step, another one at each."""
-    item = attributes.element(vm, owner)
+    item = storage.element(vm, owner)
     numbers = all(isinstance(option, (Const, Number)) and option != NONE for option in options(item))
     if vm.recording and vm.heap.persistent(owner) and numbers and not isinstance(item, Const):
         return Number(Varies.PER_STEP, frozenset({Home(owner.oid, "taken")}))
@@ -153,7 +147,7 @@ def keep(vm: Interpreter, owner: Ref, value: Value, node: ast.AST, exact: bool =
     if vm.driver is not None:
         value = vm.driver.on_keep(vm, value, node, "append")
     if vm.recording and vm.heap.persistent(owner) and fresh_tensors(vm.heap, value):
-        attributes.record_store(vm, Home(owner.oid, "append"), NONE, value, node)
+        storage.record_store(vm, Home(owner.oid, "append"), NONE, value, node)
     looping = vm.driver is not None and vm.driver.loops > 0
     if (
         found.sort is Sort.LIST
@@ -165,4 +159,4 @@ def keep(vm: Interpreter, owner: Ref, value: Value, node: ast.AST, exact: bool =
     ):
         vm.heap.replace(owner, slots={**found.slots, len(found.slots): value})
     else:
-        attributes.put_element(vm, owner, value)
+        storage.put_element(vm, owner, value)

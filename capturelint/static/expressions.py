@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from capturelint.static import (
     assignment,
-    attributes,
     conditions,
     indexing,
     loops,
     managers,
     operators,
     scopes,
+    storage,
     torch_calls,
 )
 from capturelint.static.homes import Object, Sort
@@ -91,7 +91,7 @@ def eval_dict(vm: Interpreter, node: ast.Dict, scope: Scope) -> Value:
     for key, item in zip(node.keys, node.values, strict=True):
         value = vm.eval(item, scope)
         if key is None:
-            for inner_key, inner in attributes.entries(vm, value):
+            for inner_key, inner in storage.entries(vm, value):
                 slots[inner_key] = inner
             continue
         exact = constant(vm.eval(key, scope))
@@ -175,7 +175,7 @@ def eval_call(vm: Interpreter, node: ast.Call, scope: Scope) -> Value:
         if keyword.arg is not None:
             kwargs[keyword.arg] = value
         else:
-            exact, rest = attributes.keywords(vm, value)
+            exact, rest = storage.keywords(vm, value)
             kwargs.update(exact)
             extra = extra or rest
     value = vm.call(function, args, kwargs, node, extra=extra, scope=scope)

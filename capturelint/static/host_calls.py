@@ -17,10 +17,12 @@ from capturelint.static import (
     conditions,
     containers,
     cuda_calls,
+    inheritance,
     managers,
     nn_calls,
     python_calls,
     results,
+    storage,
     torch_calls,
     transfers,
 )
@@ -495,8 +497,8 @@ def call_bound(
 
 def looked_up(vm: Interpreter, owner: Ref, definition: ClassDef, args: list[Value], node: ast.AST) -> Value:
     """``Mapping.get(key, default)``, which asks ``__getitem__`` of the class."""
-    getter = attributes.find_method(vm, definition, "__getitem__")
-    if getter is None or not any(str(base).endswith("Mapping") for base in attributes.bases(vm, definition)):
+    getter = inheritance.find_method(vm, definition, "__getitem__")
+    if getter is None or not any(str(base).endswith("Mapping") for base in inheritance.bases(vm, definition)):
         return UNKNOWN
     value = vm.call(attributes.bound(vm, owner, *getter, node), args[:1], {}, node)
     return value if value is not UNKNOWN else args[1] if len(args) > 1 else NONE
@@ -559,7 +561,7 @@ def call_instance(
     if name == "get" and args and isinstance(found.cls, ClassDef):
         return looked_up(vm, owner, found.cls, args, node)
     if name == "__init__":
-        attributes.fill_items(vm, owner, args)
+        storage.fill_items(vm, owner, args)
         return NONE
     if name == "__setattr__":
         return python_calls.set_attribute(vm, [owner, *args], kwargs, node, None)

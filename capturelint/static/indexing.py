@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, TypeGuard
 
-from capturelint.static import attributes, calls, results, torch_calls
+from capturelint.static import attributes, calls, inheritance, results, storage, torch_calls
 from capturelint.static.homes import Object, Sort, tensors_of
 from capturelint.static.index import ClassDef
 from capturelint.static.records import replace
@@ -120,7 +120,7 @@ def object_item(vm: Interpreter, owner: Ref, index: Value, node: ast.Subscript) 
     if found is None:
         return UNKNOWN
     if found.sort is Sort.INSTANCE:
-        if isinstance(found.cls, ClassDef) and (method := attributes.find_method(vm, found.cls, "__getitem__")):
+        if isinstance(found.cls, ClassDef) and (method := inheritance.find_method(vm, found.cls, "__getitem__")):
             return vm.call(attributes.bound(vm, owner, method[0], method[1], node), [index], {}, node)
         items = vm.items(owner) if isinstance(found.cls, ClassDef) else None
         if items is not None:
@@ -133,16 +133,16 @@ def object_item(vm: Interpreter, owner: Ref, index: Value, node: ast.Subscript) 
     if isinstance(key, int) and found.sort is not Sort.DICT and key < 0 and found.element is None:
         key += len(found.slots)
     if key is not Const and key in found.slots:
-        return attributes.read_slot(vm, owner, key) or UNKNOWN
+        return storage.read_slot(vm, owner, key) or UNKNOWN
     if isinstance(index, Slice):
-        return vm.new_list(Sequence(None, attributes.element(vm, owner)))
+        return vm.new_list(Sequence(None, storage.element(vm, owner)))
     if found.factory is not None and found.element is None:
         return made_item(vm, owner, key, found.factory, node)
     if key is not Const and found.sort is Sort.DICT and isinstance(key, (str, int)):
         return found.element if found.element is not None else UNKNOWN
     if (named := known_items(vm, owner, index)) is not None:
         return named
-    inner = attributes.values_of(vm, owner)
+    inner = storage.values_of(vm, owner)
     if any(computes(vm, option) for value in inner for option in options(value)):
         torch_calls.report_varying(vm, index, node, "index")
     if vm.driver is not None:
@@ -167,11 +167,11 @@ def made_item(vm: Interpreter, owner: Ref, key: object, factory: Value, node: as
     """What a ``defaultdict`` puts under a key that it did not hold."""
     made = vm.call(factory, [], {}, node)
     if key is Const:
-        inner = attributes.values_of(vm, owner)
-        attributes.put_element(vm, owner, made)
+        inner = storage.values_of(vm, owner)
+        storage.put_element(vm, owner, made)
         return union([*inner, made])
-    attributes.write_slot(vm, owner, key, made, node)
-    return attributes.read_slot(vm, owner, key) or UNKNOWN
+    storage.write_slot(vm, owner, key, made, node)
+    return storage.read_slot(vm, owner, key) or UNKNOWN
 
 
 def known_items(vm: Interpreter, owner: Ref, index: Value) -> Value | None:
@@ -181,7 +181,7 @@ def known_items(vm: Interpreter, owner: Ref, index: Value) -> Value | None:
     """
     keys = [key for key in map(constant, options(index)) if isinstance(key, (str, int))]
     held = [key for key in keys if key in vm.heap[owner].slots] if vm.heap[owner].sort is Sort.DICT else []
-    return union([attributes.read_slot(vm, owner, key) or UNKNOWN for key in held]) if held else None
+    return union([storage.read_slot(vm, owner, key) or UNKNOWN for key in held]) if held else None
 
 
 def computes(vm: Interpreter, item: Value) -> bool:
@@ -190,7 +190,7 @@ def computes(vm: Interpreter, item: Value) -> bool:
     if found is None:
         return isinstance(item, Tensor)
     if isinstance(found.cls, ClassDef):
-        return attributes.is_module(vm, found.cls) or bool(tensors_of(vm.heap, item))
+        return inheritance.is_module(vm, found.cls) or bool(tensors_of(vm.heap, item))
     return str(found.cls).startswith("torch.nn.") or bool(tensors_of(vm.heap, item))
 
 
@@ -328,7 +328,7 @@ def check_part(vm: Interpreter, tensor: Tensor, part: Value, node: ast.Subscript
     if isinstance(part, Sequence) and not part.shape and part.items and all(map(is_host_number, part.items)):
         vm.emit(EventKind.UPLOAD, node, "list-index", tensor.sure)
     if isinstance(part, Ref) and (found := vm.heap.get(part)) is not None and found.sort is Sort.LIST:
-        inner = attributes.element(vm, part)
+        inner = storage.element(vm, part)
         if not any(isinstance(option, (Tensor, Slice)) for option in options(inner)) and inner is not UNKNOWN:
             vm.emit(EventKind.UPLOAD, node, "list-index", tensor.sure)
 
@@ -356,7 +356,7 @@ def store_object(vm: Interpreter, owner: Ref, index: Value, value: Value, node: 
     if found is None:
         return
     if found.sort is Sort.INSTANCE:
-        if isinstance(found.cls, ClassDef) and (method := attributes.find_method(vm, found.cls, "__setitem__")):
+        if isinstance(found.cls, ClassDef) and (method := inheritance.find_method(vm, found.cls, "__setitem__")):
             vm.call(attributes.bound(vm, owner, method[0], method[1], node), [index, value], {}, node)
         else:
             calls.lend(vm, [value])
@@ -366,22 +366,22 @@ def store_object(vm: Interpreter, owner: Ref, index: Value, value: Value, node: 
         value = vm.driver.on_keep(vm, value, node, "item")
         vm.driver.on_register(vm, index, value)
     if isinstance(key, (str, int, type(None))) and (found.sort is Sort.DICT or key in found.slots):
-        attributes.write_slot(vm, owner, key, value, node)
+        storage.write_slot(vm, owner, key, value, node)
         return
     if isinstance(index, Slice):
         items = vm.items(value) if whole(index) and found.element is None else None
         if items is not None and list(found.slots) == list(range(len(items))):
             for at, item in enumerate(items):
-                attributes.write_slot(vm, owner, at, item, node)
+                storage.write_slot(vm, owner, at, item, node)
             return
-        attributes.put_element(vm, owner, vm.element(value))
+        storage.put_element(vm, owner, vm.element(value))
         return
-    attributes.note_element_store(vm, owner, value, node)
+    storage.note_element_store(vm, owner, value, node)
     if found.sort is Sort.LIST and found.slots and found.element is None:
         # An item that is there, whichever: a list does not grow by it.
         vm.heap.replace(owner, slots={at: join(held, value) for at, held in found.slots.items()})
         return
-    attributes.put_element(vm, owner, value)
+    storage.put_element(vm, owner, value)
 
 
 def store_tensor(vm: Interpreter, tensor: Tensor, index: Value, value: Value, node: ast.Subscript) -> None:

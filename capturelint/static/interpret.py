@@ -14,13 +14,7 @@ from typing import TypeAlias
 
 from capturelint.catalog import Operations
 from capturelint.place import Frame
-from capturelint.static import (
-    attributes,
-    calls,
-    conditions,
-    matching,
-    results,
-)
+from capturelint.static import attributes, calls, conditions, inheritance, matching, results, storage
 from capturelint.static.conditions import MAX_DOUBT, Doubted
 from capturelint.static.driver import Driver
 from capturelint.static.events import Event, Site
@@ -94,7 +88,7 @@ class Interpreter:
         self.module_memory = Memory.DEVICE
         self.orders: dict[ClassDef, list[ClassDef | str]] = {}
         self.members: dict[ClassDef, tuple[object, dict[object, tuple[object, ClassDef] | None]]] = {}
-        """What ``attributes.find_method`` found, by class: its bases in their order, and what they give a name."""
+        """What ``inheritance.find_method`` found, by class: its bases in their order, and what they give a name."""
         self.checking: set[object] = set()
         """The ``__getattribute__`` methods that only name and whose events the running step has."""
         self.renamed: dict[tuple[ClassDef, str], str] = {}
@@ -291,10 +285,10 @@ class Interpreter:
             case Ref():
                 found = self.heap.get(value)
                 if found is not None and found.sort is Sort.LIST and found.element is None:
-                    return [attributes.read_slot(self, value, key) or UNKNOWN for key in in_order(found.slots)]
+                    return [storage.read_slot(self, value, key) or UNKNOWN for key in in_order(found.slots)]
                 if found is not None and found.sort is Sort.DICT and found.element is None:
                     return [Const(key) for key in found.slots]
-                if found is not None and found.element is None and attributes.list_base(self, found):
+                if found is not None and found.element is None and inheritance.list_base(self, found):
                     return [self.heap.read(value, key) or UNKNOWN for key in found.slots if isinstance(key, int)]
                 return matching.tuple_items(self, value)
             case _:
@@ -310,7 +304,7 @@ class Interpreter:
             case Range():
                 return Number(value.varies)
             case Ref():
-                return attributes.element(self, value)
+                return storage.element(self, value)
             case Tensor():
                 return results.row(self, value)
             case _:

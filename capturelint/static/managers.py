@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from capturelint.static import assignment, attributes, calls, cuda_calls
+from capturelint.static import assignment, attributes, calls, cuda_calls, inheritance
 from capturelint.static.homes import Object, Sort
 from capturelint.static.index import ClassDef, FunctionDef
 from capturelint.static.state import Call
@@ -111,7 +111,7 @@ def enter(vm: Interpreter, item: ast.withitem, scope: Scope, node: ast.AST) -> C
 def enter_decorators(vm: Interpreter, definition: FunctionDef) -> Callable[[], None]:
     """Enter the managers of torch that decorate a function: ``@torch.autocast("cuda")``."""
     left: list[Callable[[], None]] = []
-    if vm.driver is not None and any("autocast" in name for name in attributes.decorator_names(definition.node)):
+    if vm.driver is not None and any("autocast" in name for name in inheritance.decorator_names(definition.node)):
         for decorator in definition.node.decorator_list:
             made = vm.quiet_eval(decorator, Scope(definition.module))
             found = vm.heap.get(made) if isinstance(made, Ref) else None
@@ -131,11 +131,11 @@ def enter_value(vm: Interpreter, value: Value, node: ast.AST) -> tuple[Value, Va
     """What ``__enter__`` gives, and the bound ``__exit__``."""
     found = vm.heap.get(value) if isinstance(value, Ref) else None
     if found is not None and isinstance(found.cls, ClassDef):
-        method = attributes.find_method(vm, found.cls, "__enter__")
+        method = inheritance.find_method(vm, found.cls, "__enter__")
         if method is None:
             return value, None
         entered = vm.call(attributes.bound(vm, value, *method, node), [], {}, node)
-        leaving = attributes.find_method(vm, found.cls, "__exit__")
+        leaving = inheritance.find_method(vm, found.cls, "__exit__")
         return entered, attributes.bound(vm, value, *leaving, node) if leaving is not None else None
     if found is not None and found.cls == calls.ITERATOR and found.element is not None:
         return found.element, None  # a generator under contextmanager: what it yields

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from capturelint.static import attributes, classes, conditions, operators
+from capturelint.static import classes, conditions, inheritance, operators, storage
 from capturelint.static.homes import Sort
 from capturelint.static.index import ClassDef
 from capturelint.static.values import (
@@ -176,9 +176,9 @@ def tuple_items(vm: Interpreter, ref: Ref) -> list[Value] | None:
     if found is None or not isinstance(found.cls, ClassDef) or not is_named_tuple(vm, found.cls):
         return None
     names = [name for name in found.cls.fields if name in found.slots]
-    return [attributes.read_slot(vm, ref, name) or UNKNOWN for name in names]
+    return [storage.read_slot(vm, ref, name) or UNKNOWN for name in names]
 
 
 def is_named_tuple(vm: Interpreter, definition: ClassDef) -> bool:
     """A subclass of ``NamedTuple``."""
-    return any(isinstance(base, str) and base.endswith("NamedTuple") for base in attributes.bases(vm, definition))
+    return any(isinstance(base, str) and base.endswith("NamedTuple") for base in inheritance.bases(vm, definition))

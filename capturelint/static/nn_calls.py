@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from capturelint.static import attributes, results, torch_calls, transfers
+from capturelint.static import attributes, inheritance, results, storage, torch_calls, transfers
 from capturelint.static.homes import Object, Sort
 from capturelint.static.index import ClassDef
 from capturelint.static.records import replace
@@ -41,13 +41,13 @@ def new_module(vm: Interpreter, path: str, args: list[Value], kwargs: dict[str, 
         items = vm.items(args[0]) if name != "Sequential" or len(args) == 1 else list(args)
         if name == "Sequential" and len(args) == 1 and isinstance(args[0], Ref):
             found = vm.heap.get(args[0])
-            items = attributes.values_of(vm, args[0]) if found is not None and found.sort is Sort.DICT else [args[0]]
+            items = storage.values_of(vm, args[0]) if found is not None and found.sort is Sort.DICT else [args[0]]
         if items is not None:
             slots = dict(enumerate(items))
         else:
             element = vm.element(args[0])
     elif name == "ModuleDict" and args:
-        slots = dict(attributes.entries(vm, args[0]))
+        slots = dict(storage.entries(vm, args[0]))
         if isinstance(args[0], Ref) and (found := vm.heap.get(args[0])) is not None:
             element = found.element
     made = vm.heap.new(Object(Sort.INSTANCE, path, slots, element))
@@ -90,7 +90,7 @@ def call_nn_method(
     """Methods that every ``nn.Module`` has, and those of module containers."""
     match name:
         case "__call__" | "forward":
-            method = attributes.find_method(vm, found.cls, "forward") if isinstance(found.cls, ClassDef) else None
+            method = inheritance.find_method(vm, found.cls, "forward") if isinstance(found.cls, ClassDef) else None
             return vm.call(attributes.bound(vm, owner, *method, node), args, kwargs, node) if method else UNKNOWN
         case (
             "to"
@@ -127,16 +127,16 @@ def call_nn_method(
             if args and isinstance(constant(args[0]), str):
                 value = args[1] if len(args) > 1 else kwargs.get("tensor", NONE)
                 vm.heap.replace(owner, buffers=found.buffers | {str(constant(args[0]))})
-                attributes.write_slot(vm, owner, constant(args[0]), value, node)
+                storage.write_slot(vm, owner, constant(args[0]), value, node)
             elif len(args) > 1:
                 vm.heap.replace(owner, buffers=found.buffers | {ANY_NAME})
-                attributes.put_element(vm, owner, args[1])
+                storage.put_element(vm, owner, args[1])
             return NONE
         case "register_parameter" | "add_module" | "register_module":
             if len(args) > 1 and isinstance(constant(args[0]), str):
-                attributes.write_slot(vm, owner, constant(args[0]), args[1], node)
+                storage.write_slot(vm, owner, constant(args[0]), args[1], node)
             elif len(args) > 1:
-                attributes.put_element(vm, owner, args[1])
+                storage.put_element(vm, owner, args[1])
             return NONE
         case "register_forward_hook" | "register_forward_pre_hook":
             return register_hook(vm, owner, "pre" if "pre" in name else "post", args[0]) if args else UNKNOWN
@@ -158,7 +158,7 @@ def call_nn_method(
         case "keys":
             return Sequence(None, Text())
         case "append" if args:
-            attributes.put_element(vm, owner, args[0])
+            storage.put_element(vm, owner, args[0])
             return owner
         case "compile":
             return NONE
@@ -222,7 +222,7 @@ def computes(vm: Interpreter, value: Ref) -> bool:
     if found is None or found.sort is not Sort.INSTANCE:
         return False
     if isinstance(found.cls, ClassDef):
-        return attributes.is_module(vm, found.cls)
+        return inheritance.is_module(vm, found.cls)
     return str(found.cls).startswith("torch.nn.")
 
 
@@ -256,7 +256,7 @@ def move_module(vm: Interpreter, owner: Ref, memory: Memory, seen: set[int]) -> 
         return
     seen.add(owner.oid)
     is_nn = isinstance(found.cls, str) and found.cls.startswith("torch.nn.")
-    if not is_nn and not (isinstance(found.cls, ClassDef) and attributes.is_module(vm, found.cls)):
+    if not is_nn and not (isinstance(found.cls, ClassDef) and inheritance.is_module(vm, found.cls)):
         return
     slots: dict[object, Value] = {}
     for key, value in found.slots.items():

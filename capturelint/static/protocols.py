@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from capturelint.static import attributes, torch_calls
+from capturelint.static import attributes, inheritance, torch_calls
 from capturelint.static.homes import Sort
 from capturelint.static.index import ClassDef
 from capturelint.static.values import Ref, Value
@@ -52,7 +52,7 @@ def run_method(vm: Interpreter, owner: Value, names: tuple[str, ...], args: list
     if found is None or found.sort is not Sort.INSTANCE or not isinstance(found.cls, ClassDef):
         return None
     for name in names:
-        method = attributes.find_method(vm, found.cls, name)
+        method = inheritance.find_method(vm, found.cls, name)
         if method is not None:
             return vm.call(attributes.bound(vm, owner, *method, node), args, {}, node)
     return None

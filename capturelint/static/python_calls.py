@@ -6,7 +6,18 @@ import ast
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from capturelint.static import attributes, calls, classes, conditions, host_calls, protocols, results, torch_calls
+from capturelint.static import (
+    attributes,
+    calls,
+    classes,
+    conditions,
+    host_calls,
+    inheritance,
+    protocols,
+    results,
+    storage,
+    torch_calls,
+)
 from capturelint.static.homes import LENGTH, Object, Sort, as_slots
 from capturelint.static.index import ClassDef
 from capturelint.static.values import (
@@ -217,7 +228,7 @@ def make_container(vm: Interpreter, name: str, args: list[Value], kwargs: dict[s
     if name == "dict":
         slots = as_slots(kwargs)
         for value in args:
-            slots |= {str(key): inner for key, inner in attributes.entries(vm, value)}
+            slots |= {str(key): inner for key, inner in storage.entries(vm, value)}
             slots |= pairs_of(vm, value)
         items = [pair_value(vm, value) for value in args] if not slots else []
         return vm.heap.new(Object(Sort.DICT, slots=slots, element=union(items) if items else None))
@@ -260,7 +271,7 @@ def length(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: a
     if items is not None and not isinstance(value, Ref):
         return Const(len(items))
     if isinstance(value, Ref) and (found := vm.heap.get(value)) is not None:
-        if isinstance(found.cls, ClassDef) and (method := attributes.find_method(vm, found.cls, "__len__")):
+        if isinstance(found.cls, ClassDef) and (method := inheritance.find_method(vm, found.cls, "__len__")):
             return vm.call(attributes.bound(vm, value, *method, node), [], {}, node)
         return Const(len(items)) if items is not None and not vm.heap.persistent(value) else Number()
     if isinstance(value, Tensor):
@@ -303,7 +314,7 @@ def exact_text(vm: Interpreter, value: Value, shown: bool = False) -> str | None
     match value:
         case Const(value=bool() | int() | str() | None as known):
             return repr(known) if shown else str(known)
-        case Class(definition=definition) if not attributes.has_metaclass(vm, definition):
+        case Class(definition=definition) if not inheritance.has_metaclass(vm, definition):
             return f"<class '{definition.module.name}.{definition.name}'>"
         case Sequence(items=items) if items is not None:
             parts = [exact_text(vm, item, shown=True) for item in items]
@@ -448,9 +459,9 @@ def check_subclass(
     """``issubclass``: not known where the class may stand for one that inherits from it."""
     match args:
         case [Class(definition=definition), Class(definition=wanted)]:
-            order = attributes.bases(vm, definition)
+            order = inheritance.bases(vm, definition)
             settled = wanted in order or not (
-                attributes.is_open(vm, definition) or definition in attributes.bases(vm, wanted)
+                inheritance.is_open(vm, definition) or definition in inheritance.bases(vm, wanted)
             )
             return Const(wanted in order) if settled else Number()
         case _:
@@ -479,19 +490,19 @@ def get_attribute(
 def has_attribute(vm: Interpreter, owner: Value, name: str) -> bool | None:
     """Whether an object has an attribute, where it can be told."""
     if isinstance(owner, Ref) and (found := vm.heap.get(owner)) is not None and isinstance(found.cls, ClassDef):
-        if name in found.slots or attributes.find_method(vm, found.cls, name) is not None:
+        if name in found.slots or inheritance.find_method(vm, found.cls, name) is not None:
             return True
-        if attributes.is_declared(vm, found):
+        if inheritance.is_declared(vm, found):
             given = attributes.renamed_attribute(vm, owner, found.cls, name, found.cls.node)
             return None if given is UNKNOWN else given not in (None, attributes.ABSENT)
-        if found.opaque or attributes.is_open(vm, found.cls) or attributes.find_method(vm, found.cls, "__getattr__"):
+        if found.opaque or inheritance.is_open(vm, found.cls) or inheritance.find_method(vm, found.cls, "__getattr__"):
             return None
-        return attributes.is_module(vm, found.cls) and name in attributes.MODULE_METHODS
+        return inheritance.is_module(vm, found.cls) and name in attributes.MODULE_METHODS
     if isinstance(owner, Class):
         definition = owner.definition
         if attributes.class_attribute(vm, definition, name) is not UNKNOWN:
             return True
-        closed = not attributes.is_open(vm, definition) and not attributes.has_metaclass(vm, definition)
+        closed = not inheritance.is_open(vm, definition) and not inheritance.has_metaclass(vm, definition)
         return False if closed and not name.startswith("__") and name not in attributes.MODULE_METHODS else None
     return None
 
@@ -512,7 +523,7 @@ def set_attribute(
     if len(args) == 3 and isinstance(constant(args[1]), str):
         attributes.store(vm, args[0], constant(args[1]), args[2], node)
     elif len(args) == 3 and isinstance(args[0], Ref) and vm.phase is Phase.SET_UP:
-        attributes.put_element(vm, args[0], args[2])
+        storage.put_element(vm, args[0], args[2])
     else:
         calls.lend(vm, args[2:])
     return NONE

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from capturelint.static import attributes
+from capturelint.static import inheritance
 from capturelint.static.index import ClassDef, FunctionDef, FunctionNode, Module, top_level
 from capturelint.static.steady import names_in
 from capturelint.static.values import UNKNOWN, Class, Function, Ref, Scope, Value
@@ -55,7 +55,7 @@ def replaced_methods(vm: Interpreter, definition: ClassDef) -> Mapping[str, Valu
 
 def replacement(vm: Interpreter, definition: ClassDef, name: str) -> Value | None:
     """What runs for a method of a class in its place, where a decorator of the class or of a base put it there."""
-    for base in attributes.bases(vm, definition):
+    for base in inheritance.bases(vm, definition):
         if isinstance(base, ClassDef):
             found = replaced_methods(vm, base).get(name, UNKNOWN)
             if found is not UNKNOWN:

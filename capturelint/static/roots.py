@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from capturelint.arguments import COUNTERS, TOKENS
 from capturelint.catalog import Operations
-from capturelint.static import attributes, classes, scopes, steady
+from capturelint.static import classes, inheritance, scopes, steady
 from capturelint.static.driver import Driver, Facts
 from capturelint.static.events import Event
 from capturelint.static.facts import CallFact, SlotFact, Watch, describe, slot_facts
@@ -306,7 +306,7 @@ def called_definition(vm: Interpreter, value: Value) -> FunctionDef | None:
         case Method(function=Function(definition=definition)):
             return definition
         case Ref() if (found := vm.heap.get(value)) is not None and isinstance(found.cls, ClassDef):
-            forward = attributes.find_method(vm, found.cls, "forward")
+            forward = inheritance.find_method(vm, found.cls, "forward")
             return forward[0] if forward is not None and isinstance(forward[0], FunctionDef) else None
         case _:
             return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from capturelint.static import assignment, attributes, calls, registries
+from capturelint.static import assignment, attributes, calls, registries, storage
 from capturelint.static.homes import Object, Sort
 from capturelint.static.index import ClassDef, Import, Module
 from capturelint.static.state import Call
@@ -60,7 +60,7 @@ def global_name(vm: Interpreter, name: str, module: Module) -> Value:
 def rebound_value(vm: Interpreter, holder: Module | ClassDef | Scope, name: str) -> Value | None:
     """What a function has put into a name of a module, a class or an enclosing call."""
     held = vm.rebound.get(holder) if vm.rebound else None
-    return attributes.read_slot(vm, held, name) if held is not None and vm.heap.get(held) is not None else None
+    return storage.read_slot(vm, held, name) if held is not None and vm.heap.get(held) is not None else None
 
 
 def rebinding(vm: Interpreter, holder: Module | ClassDef | Scope, name: str, present: Value | None) -> Ref:
@@ -136,11 +136,11 @@ def bind(vm: Interpreter, name: str, value: Value, scope: Scope, node: ast.AST) 
     if vm.driver is not None:
         value = vm.driver.on_bind(vm, scope, name, vm.driver.grown(value, node), node)
     if name in scope.globals:
-        attributes.write_slot(vm, globals_of(vm, scope.module, name), name, value, node)
+        storage.write_slot(vm, globals_of(vm, scope.module, name), name, value, node)
     elif name in scope.nonlocals and scope.parent is not None:
         holder = scope.parent.holder(name) or scope
-        attributes.write_slot(vm, rebinding(vm, holder, name, holder.names.get(name)), name, value, node)
+        storage.write_slot(vm, rebinding(vm, holder, name, holder.names.get(name)), name, value, node)
     elif vm.rebound and rebound_value(vm, scope, name) is not None:
-        attributes.write_slot(vm, vm.rebound[scope], name, value, node)
+        storage.write_slot(vm, vm.rebound[scope], name, value, node)
     else:
         scope.names[name] = value

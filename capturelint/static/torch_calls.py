@@ -11,7 +11,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from capturelint.catalog import Case, Operation
-from capturelint.static import attributes, protocols, results, transfers
+from capturelint.static import inheritance, protocols, results, transfers
 from capturelint.static.homes import Sort
 from capturelint.static.index import ClassDef
 from capturelint.static.records import replace
@@ -180,7 +180,7 @@ def is_compiled_input(vm: Interpreter, target: Tensor) -> bool:
     found = vm.heap.objects.get(target.home.owner) if target.home is not None else None
     if found is None or target.parameter or not target.on_device:
         return False
-    plain = isinstance(found.cls, ClassDef) and not attributes.is_module(vm, found.cls)
+    plain = isinstance(found.cls, ClassDef) and not inheritance.is_module(vm, found.cls)
     return found.sort is Sort.INSTANCE and plain
 
 
