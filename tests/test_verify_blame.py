@@ -323,6 +323,27 @@ def drive(device):
     return {"expected": torch.cat(expected), "got": torch.cat(got)}
 """
 
+RECORDED = """
+class Kept:
+    def __init__(self, logits, hidden):
+        self.logits, self.hidden = logits, hidden
+
+@torch.no_grad()
+def drive(device):
+    model, x = build(), inputs(0)
+    graph, output = capture(lambda: step(model, x))
+    def run():
+        graph.replay()
+        return Kept(output + 0, output[:, :2])  # here
+    expected, got = [], []
+    for i in range(3):
+        x.copy_(inputs(i))
+        got.append(run())
+        hidden = model.layer(x) * 2
+        expected.append(output[:, :2] + 0)
+    return {"expected": torch.stack(expected), "got": torch.stack([each.hidden for each in got])}
+"""
+
 THREADED = """
 import queue, threading
 
@@ -436,7 +457,7 @@ import bisect
 def drive(device):
     model, graphs = build(), {2: None}
     sizes = sorted(graphs)
-    return graphs[sizes[bisect.bisect_left(sizes, 3)]]  # here
+    return LOOK_UP  # here
 """
 
 
@@ -462,6 +483,7 @@ def driven(tmp_path, source):
         (TWICE, "stale-output"),
         (PADDED, "pad-write"),
         (THREADED, "stale-output"),
+        (RECORDED, "stale-output"),
         (GRAPHED, "stale-output"),
     ],
     ids=[
@@ -480,6 +502,7 @@ def driven(tmp_path, source):
         "two replays in one expression",
         "rows mixed by a mean",
         "output kept by a thread",
+        "output kept in a record that is made of it",
         "output of a graphed callable",
     ],
 )
@@ -510,8 +533,11 @@ def test_a_line_of_the_step_is_blamed_for_what_a_driver_shows(tmp_path, body, ru
     assert driven(tmp_path, DRIVER + body) == ("replay-differs", [(rule, line)])
 
 
-def test_a_look_up_that_runs_off_the_buckets_is_a_gap(tmp_path):
-    source = DRIVER + GAP
+@pytest.mark.parametrize(
+    "look_up", ["graphs[sizes[bisect.bisect_left(sizes, 3)]]", "graphs[[each for each in sizes if each >= 3][0]]"]
+)
+def test_a_look_up_that_runs_off_the_buckets_is_a_gap(tmp_path, look_up):
+    source = DRIVER + GAP.replace("LOOK_UP", look_up)
     assert driven(tmp_path, source) == ("crash", [("bucket-gap", marked(source))])
 
 

@@ -24,7 +24,7 @@ HOST_METHODS = re.compile(r"\.(item|tolist|cpu|numpy|to|synchronize|query)\(")
 CAPTURE_WORDS = ("captur", "another stream")
 """Words of CUDA's refusals; what the target raises by itself has none of them."""
 
-LOOK_UPS = re.compile(r"bisect|searchsorted|next\(|min\(|(graph|bucket|size)\w*\[")
+LOOK_UPS = re.compile(r"bisect|searchsorted|next\(|min\(|(graph|bucket|size)\w*\[|\bfor\b.+\bif\b.+\]\[-?\d+\]")
 """How the bucket of a live batch is looked up."""
 
 GROWING = {"cat", "stack", "constant_pad_nd", "pad", "hstack", "vstack"}

@@ -29,6 +29,7 @@ from capturelint.runtime.invocations import Change, Given, Invocation, changes, 
 from capturelint.runtime.lines import Line, LineLog, Store
 from capturelint.runtime.observations import Observation, Spot
 from capturelint.runtime.project import Project
+from capturelint.runtime.rewind import owner_of
 from capturelint.runtime.rows import Results
 from capturelint.runtime.states import RandomState
 from capturelint.runtime.trace import Call, Recorder, Watch, each_tensor, is_view, key_of, short_name
@@ -103,6 +104,15 @@ class Epoch:
         return bool(self.read & self.taken.recorder.made)
 
 
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A place that holds what a graph writes, the class of the object that has it, and the replay that it is of."""
+
+    name: str
+    kind: str
+    epoch: Epoch
+
+
 Differences = Callable[[Taken, StepTrace, Sequence[Store]], list[Observation]]
 """What explains that a later eager step is not what was captured, with the stores to the watched slots so far."""
 
@@ -123,7 +133,7 @@ class DrivenRun(Watch):  # type: ignore[no-untyped-call]
         self.wrapped: tuple[tuple[Spot, ...], ...] = ()
         self.collided: tuple[tuple[Spot, ...], ...] = ()
         self.holders: dict[int, set[str]] = {}
-        self.kept: list[tuple[str, Epoch]] = []
+        self.kept: list[Holder] = []
         self.quiet = False
         self.failures: list[Observation] = []
         self.copies = Copies()
@@ -283,13 +293,13 @@ class DrivenRun(Watch):  # type: ignore[no-untyped-call]
         """Attributes and items that hold what the graph writes, and did not at the replay before."""
         memory = taken.memory
         holding = {
-            slot.name
+            slot.name: type(owner_of(slot)).__name__
             for slot in slots_of(frames)
             if not slot.name.isidentifier() and isinstance(slot.value, torch.Tensor) and key_of(slot.value) in memory
         }
-        known = self.holders.setdefault(id(taken), holding)
-        self.kept += [(name, self.epochs[-1]) for name in sorted(holding - known)]
-        known |= holding
+        known = self.holders.setdefault(id(taken), set(holding))
+        self.kept += [Holder(name, holding[name], self.epochs[-1]) for name in sorted(holding.keys() - known)]
+        known |= holding.keys()
 
     def compare(self, taken: Taken) -> list[Observation]:
         """What the captured function does otherwise by now; empty where it does the same."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from capturelint.runtime.driven import DrivenRun, Epoch
+from capturelint.runtime.driven import DrivenRun, Epoch, Holder
 from capturelint.runtime.lines import Line
 from capturelint.runtime.observations import Observation, Spot
 from capturelint.runtime.syntax import parsed
 from capturelint.vocabulary import ObservationKind
 
-KEEPING = {"append", "appendleft", "extend", "insert", "add", "put", "setdefault", "update"}
+KEEPING = {"append", "appendleft", "extend", "insert", "add", "put", "put_nowait", "set_result", "setdefault", "update"}
 
 
 def overwritten_outputs(run: DrivenRun) -> list[Observation]:
@@ -26,7 +26,7 @@ def overwritten_outputs(run: DrivenRun) -> list[Observation]:
         return []
     text = f"{len(unread) + 1} replays write one output, which is read only after the last of them"
     after = run.epochs[run.epochs.index(unread[0]) + 1]
-    spots = up_to_parting(unread[0], after) or stored(run, unread[0]) or keeping(unread[0], run.log.lines)
+    spots = up_to_parting(unread[0], after) or stored(run, unread[0], stores_into) or keeping(unread[0], run.log.lines)
     return [Observation(ObservationKind.OUTPUT_OVERWRITTEN, text, spots, step=1)]
 
 
@@ -34,16 +34,17 @@ def held_outputs(run: DrivenRun) -> list[Observation]:
     """An attribute or an item that was given an output and still holds it when the graph writes it again."""
     if not run.kept:
         return []
-    name, epoch = run.kept[0]
-    text = f"`{name}` holds the output of a replay while the next one writes over it"
-    return [Observation(ObservationKind.OUTPUT_OVERWRITTEN, text, stored(run, epoch) or epoch.spots[:1], home=name)]
+    first = run.kept[0]
+    text = f"`{first.name}` holds the output of a replay while the next one writes over it"
+    spots = stored(run, first.epoch, stores_into) or stored(run, first.epoch, makes) or first.epoch.spots[:1]
+    return [Observation(ObservationKind.OUTPUT_OVERWRITTEN, text, spots, home=first.name)]
 
 
-def stored(run: DrivenRun, epoch: Epoch) -> tuple[Spot, ...]:
+def stored(run: DrivenRun, epoch: Epoch, stores: Callable[[Spot, Holder], bool]) -> tuple[Spot, ...]:
     """The line that stored a replay's output where something holds it; none where nothing is seen to."""
-    names = [name for name, kept in run.kept if kept is epoch]
+    holders = [each for each in run.kept if each.epoch is epoch]
     lines = (Spot(line.path, line.line, "") for line in run.log.lines[epoch.first_line :])
-    return next(((spot,) for spot in lines if any(stores_into(spot, name) for name in names)), ())
+    return next(((spot,) for spot in lines if any(stores(spot, each) for each in holders)), ())
 
 
 def lost_outputs(run: DrivenRun) -> Iterator[Observation]:
@@ -64,8 +65,12 @@ def up_to_parting(epoch: Epoch, after: Epoch) -> tuple[Spot, ...]:
     return () if parting is None else epoch.spots[: parting + 1]
 
 
-def stores_into(spot: Spot, name: str) -> bool:
-    """Whether the statement at a line assigns to what is called ``name`` or to an item of it, or puts something in."""
+def stores_into(spot: Spot, holder: Holder) -> bool:
+    """Whether the statement at a line assigns to the holder's name or to an item of it, or puts something in.
+
+    A local name is no attribute of that name.
+    """
+    is_attribute = not holder.name.endswith("]")
     stored: list[ast.expr] = []
     for node in ast.walk(parsed(spot.path)):
         match node:
@@ -73,7 +78,17 @@ def stores_into(spot: Spot, name: str) -> bool:
                 stored += targets
             case ast.Call(lineno=spot.line, func=ast.Attribute(attr=method, value=owner)) if method in KEEPING:
                 stored.append(owner)
-    return any(last_name(ast.unparse(each)) == last_name(name) for each in stored)
+    return any(
+        last_name(ast.unparse(each)) == last_name(holder.name)
+        for each in stored
+        if not is_attribute or isinstance(each, ast.Attribute)
+    )
+
+
+def makes(spot: Spot, holder: Holder) -> bool:
+    """Whether a line makes the object that holds an output, of something."""
+    calls = (node for node in ast.walk(parsed(spot.path)) if isinstance(node, ast.Call) and node.lineno == spot.line)
+    return any((call.args or call.keywords) and last_name(ast.unparse(call.func)) == holder.kind for call in calls)
 
 
 def last_name(path: str) -> str:
