@@ -52,7 +52,7 @@ from capturelint.vocabulary import Confidence, EventKind, Phase, Varies
 EventKey: TypeAlias = tuple[object, ...]
 FUEL = 400_000
 """Expressions that one entry may evaluate; what is not reached by then is not analysed, and the report says so."""
-GUESSED_FUEL = 80_000
+GUESSED_FUEL = 160_000
 """The same for an entry that is a guess from a signature: a library has hundreds of them."""
 
 
