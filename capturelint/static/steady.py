@@ -42,6 +42,8 @@ WIDE = frozenset([*TOKENS, "input_shape", "inputs_embeds", "hidden_states", "hid
 MANY = frozenset(["hidden_states", "inputs_embeds", "encoder_hidden_states", "freqs_cis", "cos", "sin", "causal_mask"])
 PAST = (COUNTERS - {"step", "cur_step", "seq_len", "seqlen"}) | {"past_seen_tokens", "past_kv_len", "past_kv_length"}
 """Names of how much came before."""
+OFFSET = re.compile(r"_*((past|cache|kv|seq|rope|pos|position|start|token)_?)+(len_?|length_?)?offset\Z")
+"""More of these: where in the row a step's tokens begin."""
 CARRIED = frozenset([*CACHES, "cache_params", "inference_params", "layer_past", "past"])
 """What earlier steps filled."""
 PROMPT = re.compile(r"(pixel|image|video|media)s?(_(?!.*(token|ids|idx)s?\Z)\w+)?\Z")
@@ -116,7 +118,7 @@ def is_past(node: ast.expr) -> bool:
     """``past_length``, ``self.cache_len``, ``cache.get_seq_length()``: how much came before."""
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name):
-            return name in PAST
+            return name in PAST or OFFSET.match(name) is not None
         case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="get_seq_length")):
             return name in CACHES
         case _:
