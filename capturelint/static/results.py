@@ -475,6 +475,7 @@ def like(vm: Interpreter, name: str, lead: Tensor, args: list[Value], kwargs: di
         negative=isinstance(number, (int, float)) and number < 0,
         deps=frozenset(),
         parameter=False,
+        argument=False,
     )
 
 

@@ -218,7 +218,8 @@ def move(vm: Interpreter, name: str, args: list[Value], kwargs: dict[str, Value]
         return replace(moved, home=None, ident=vm.ident(), recorded=vm.recording)
     if wanted is tensor.memory and kind is tensor.kind:
         return tensor
-    made = replace(moved, ident=vm.ident(), home=tensor.home if wanted is tensor.memory else None, view=True)
+    home = tensor.home if wanted is tensor.memory else None
+    made = replace(moved, ident=vm.ident(), home=home, view=True, argument=False)
     if vm.driver is not None:
         vm.driver.on_derive(vm, made, [tensor])
     return made
