@@ -253,18 +253,18 @@ def compiled(module: Module) -> Iterator[Entry]:
 
 
 def compiled_callers(module: Module) -> Iterator[Entry]:
-    """The outermost functions around a loop that calls compiled code and concatenates or collects along the way.
+    """The outermost functions around a loop that calls compiled code.
 
-    What it hands over decides whether a graph can be used again, and what it keeps is overwritten; nothing else about
-    it is judged.
+    What it hands over decides whether a graph can be recorded and used again, and what it keeps is overwritten; nothing
+    else about it is judged.
     """
     if not any(word in module.text for word in COMPILE_WORDS):
         return
     names = {f.name for f in functions(module) if any(map(compiles_with_graphs, f.node.decorator_list))}
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and compiles_with_graphs(node.value):
-            names |= {name for target in node.targets if (name := ast.unparse(target).rpartition(".")[2])}
-    looping = {f for f in functions(module) if names & called_names(f) and names & names_in_keeping_loops(f)}
+            names |= {name for target in node.targets for name in called_as(target)}
+    looping = {f for f in functions(module) if names & called_names(f) and names & names_in_loops(f)}
     for root in outermost(looping, module) if looping else ():
         yield Entry(
             module.path, root.node.lineno, root.qualified_name, "calls code compiled for CUDA graphs",
@@ -272,18 +272,19 @@ def compiled_callers(module: Module) -> Iterator[Entry]:
         )  # fmt: skip
 
 
-def names_in_keeping_loops(function: FunctionDef) -> frozenset[str]:
-    """The bare names that a function calls in loops that also concatenate or append, and in comprehensions."""
-    found: set[str] = set()
-    for loop in ast.walk(function.node):
-        if isinstance(loop, (ast.For, ast.While, ast.ListComp)):
-            names = {ast.unparse(n.func).rpartition(".")[2] for n in ast.walk(loop) if isinstance(n, ast.Call)}
-            found |= names if names & KEEPS or isinstance(loop, ast.ListComp) else set()
-    return frozenset(found)
+def called_as(target: ast.expr) -> Iterator[str]:
+    """The bare names by which what is assigned to a target is called: a module's ``forward`` by the module's name."""
+    owner, _, name = ast.unparse(target).rpartition(".")
+    yield name
+    if name == "forward" and owner:
+        yield owner.rpartition(".")[2]
 
 
-KEEPS = frozenset({"cat", "concat", "concatenate", "hstack", "append", "extend"})
-"""Calls by which a loop makes something longer in every round."""
+def names_in_loops(function: FunctionDef) -> frozenset[str]:
+    """The bare names that a function calls in loops and comprehensions."""
+    loops = [node for node in ast.walk(function.node) if isinstance(node, (ast.For, ast.While, ast.ListComp))]
+    calls = [node for loop in loops for node in ast.walk(loop) if isinstance(node, ast.Call)]
+    return frozenset(ast.unparse(call.func).rpartition(".")[2] for call in calls)
 
 
 def compiled_functions(argument: ast.expr, module: Module) -> Iterator[FunctionDef]:

@@ -159,10 +159,9 @@ def mutate(vm: Interpreter, target: Tensor, node: ast.AST, source: Value | None 
         vm.step.mutated.setdefault(target.home, vm.site(node))
         if target.memory is Memory.HOST and source is not None and target.home in deps_of(source):
             vm.heap.per_step.add(target.home)
-    if vm.compiled and vm.recording and is_compiled_input(vm, target):
-        vm.emit(
-            EventKind.MUTATED_INPUT, node, "in-place", min(target.sure, Confidence.LIKELY), name=str(target.home or "")
-        )
+    if vm.compiled and (is_compiled_input(vm, target) if vm.recording else is_handed_over(vm, target)):
+        sure = min(target.sure, Confidence.LIKELY)
+        vm.emit(EventKind.MUTATED_INPUT, node, "in-place", sure, name=str(target.home or ""), phase=Phase.RECORDED)
     if vm.driver is not None:
         vm.driver.on_mutate(vm, target, source, node)
 
@@ -182,6 +181,19 @@ def is_compiled_input(vm: Interpreter, target: Tensor) -> bool:
         return False
     plain = isinstance(found.cls, ClassDef) and not inheritance.is_module(vm, found.cls)
     return found.sort is Sort.INSTANCE and plain
+
+
+def is_handed_over(vm: Interpreter, target: Tensor) -> bool:
+    """Whether a driver made a tensor before it called compiled code, and no module has it."""
+    known = vm.driver is not None and 0 < target.ident <= vm.driver.compiled_from
+    if not known or not target.on_device or target.parameter or vm.index.mentions("mark_static_address"):
+        return False
+    return not any(
+        isinstance(held, Tensor) and held.ident == target.ident
+        for _, found in vm.heap.objects.items()
+        if isinstance(found.cls, str) or (isinstance(found.cls, ClassDef) and attributes.is_module(vm, found.cls))
+        for held in (*found.slots.values(), found.element)
+    )
 
 
 def formatted(vm: Interpreter, value: Value, node: ast.AST) -> None:
