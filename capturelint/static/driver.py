@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeGuard
 
+from capturelint.arguments import COUNTERS
 from capturelint.static import torch_calls
 from capturelint.static.buckets import Buckets
 from capturelint.static.events import Site
@@ -137,6 +138,8 @@ class Driver:
         """What ``state_dict`` gave, by number, and the module whose very tensors are in it."""
         self.replaced: dict[Home, Ref] = {}
         """Objects that recorded code read, by the slots that hold another one since the capture."""
+        self.compiled_from = 0
+        """The number of the last tensor that was there before compiled code was called."""
         self.same_step: bool | None = None
         """Whether compiled code ran since its step was marked; ``None`` where every call is a step of its own."""
         self.reads = Reads()
@@ -381,7 +384,12 @@ class Driver:
         return value
 
     def on_compiled(self, vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> None:
-        """Compiled code is called: a tensor that grows, and a view cut from one, has other strides in every round."""
+        """Compiled code is called: a tensor that grows, and a view cut from one, has other strides in every round.
+
+        So has a number that a loop counts another value.
+        """
+        if not vm.compiled:
+            self.compiled_from = vm.idents
         written = node.args if isinstance(node, ast.Call) and len(node.args) == len(args) else [node] * len(args)
         named = {k.arg: k.value for k in node.keywords} if isinstance(node, ast.Call) else {}
         given = [*written, *(named.get(name, node) for name in kwargs)]
@@ -390,6 +398,12 @@ class Driver:
             if tensor is not None and (tensor.strided or tensor.stretched) and not vm.recording:
                 how = "sliced" if tensor.strided else "grown"
                 vm.emit(EventKind.STRIDE, argument, how, Confidence.LIKELY, phase=Phase.REPLAY)
+            elif (
+                argument is not node
+                and is_host_number(value)
+                and counted_in_loop(vm.stack[-1].definition, node, argument)
+            ):
+                vm.emit(EventKind.STRIDE, argument, "number", Confidence.LIKELY, phase=Phase.REPLAY)
 
     def alias(self, vm: Interpreter, value: Value, node: ast.AST) -> Value:
         """A name for an output, given at one replay: what it is used for after the next one is another step's.
@@ -614,6 +628,28 @@ def is_method(calls: list[Call]) -> bool:
     """A method that others call, and no initialiser."""
     definition = calls[0].definition if calls else None
     return isinstance(definition, FunctionDef) and definition.owner is not None and definition.name != "__init__"
+
+
+def counted_in_loop(definition: object, call: ast.AST, argument: ast.AST) -> bool:
+    """Whether a loop around a call gives one of the names in an argument another value in each round."""
+    if not isinstance(definition, FunctionDef):
+        return False
+    names = {node.id for node in ast.walk(argument) if isinstance(node, ast.Name)}
+    loops = [node for node in ast.walk(definition.node) if isinstance(node, (ast.For, ast.While))]
+    around = [loop for loop in loops if any(inner is call for inner in ast.walk(loop))]
+    return any(names & set(counted(loop)) for loop in around)
+
+
+def counted(loop: ast.For | ast.While) -> Iterator[str]:
+    """The numbers that a loop moves on: ``pos += 1``, ``scale *= 0.9``, and the position that a range counts."""
+    for node in ast.walk(loop):
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id
+    match loop:
+        case ast.For(target=ast.Name(id=name), iter=ast.Call(func=ast.Name(id="range"))) if name in COUNTERS:
+            yield name
+        case _:
+            pass
 
 
 def is_parameter(value: Value | None) -> TypeGuard[Tensor]:
