@@ -48,6 +48,17 @@ def run(*words: str) -> str:
     return COLOUR.sub("", CliRunner().invoke(app, list(words), catch_exceptions=False).stdout)
 
 
+PARTS = ("static", "runtime", "emulator", "compiler", "logs", "planning", "report")
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_module_is_on_the_map(part):
+    table = [line for line in (DOCS / "architecture.md").read_text().splitlines() if line.startswith("| `")]
+    on_map = {name for line in table for name in re.findall(r"`(\w+)`", line.split("|")[1])}
+    modules = {path.stem for path in (ROOT / "capturelint" / part).glob("*.py")} - {"__init__"}
+    assert modules <= on_map
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_a_command_says_what_it_does_and_shows_an_example(name):
     command = ALL[name]
