@@ -191,7 +191,7 @@ def is_handed_over(vm: Interpreter, target: Tensor) -> bool:
     return not any(
         isinstance(held, Tensor) and held.ident == target.ident
         for _, found in vm.heap.objects.items()
-        if isinstance(found.cls, str) or (isinstance(found.cls, ClassDef) and attributes.is_module(vm, found.cls))
+        if isinstance(found.cls, str) or (isinstance(found.cls, ClassDef) and inheritance.is_module(vm, found.cls))
         for held in (*found.slots.values(), found.element)
     )
 
