@@ -42,6 +42,7 @@ from capturelint.static.values import (
     Tensor,
     Value,
     deps_of,
+    int_constant,
     options,
     tensor_in,
     varies_of,
@@ -330,8 +331,13 @@ class Driver:
         elif is_host_number(value) and numbers_differ(before, value) and not self.in_step(vm):
             if not any(map(at_work, vm.stack)):
                 self.changed[home] = vm.doubt
-            if value in self.facts.parts:
+            if value in self.facts.parts and not self.keys_are_sizes():
                 self.facts.keyed.add(home)
+
+    def keys_are_sizes(self) -> bool:
+        """Whether the numbers in the keys of graphs are all the rows of what graphs read."""
+        numbers = [int_constant(part) for part in self.facts.parts]
+        return bool(numbers) and {*numbers} <= {*self.buckets.rows.values()}
 
     def on_output_slot(
         self, vm: Interpreter, owner: Ref, key: object, old: Value | None, value: Value, node: ast.AST
