@@ -2,6 +2,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+from dataclasses import replace
+
 from capturelint.runtime.differences import StepTrace, captured_otherwise, frozen
 from capturelint.runtime.lines import Line, parting
 from capturelint.runtime.observations import Spot
@@ -52,8 +54,11 @@ def test_growth_is_blamed_on_what_reads_the_state_and_not_on_what_follows():
 
 
 def test_other_host_memory_is_frozen():
-    found = frozen(trace(3, call("copy_", 5, content="a")), trace(4, call("copy_", 5, content="b")))
-    assert blamed(found) == [(ObservationKind.HOST_BYTES_CHANGED, 5)]
+    host = [Argument((2,), "float32", "cpu", 1, content) for content in "ab"]
+    first, later = (replace(call("copy_", 5), tensors=(*call("copy_", 5).tensors, each)) for each in host)
+    assert blamed(frozen(trace(3, first), trace(4, later))) == [(ObservationKind.HOST_BYTES_CHANGED, 5)]
+    first, later = (replace(each, tensors=each.tensors[1:]) for each in (first, later))
+    assert frozen(trace(3, first), trace(4, later)) == []
 
 
 def test_a_branch_that_goes_the_other_way_is_blamed_on_its_line():

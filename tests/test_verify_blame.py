@@ -53,6 +53,39 @@ WRONG = """
 """
 
 
+DIE = """
+    return state(x) * np.random.normal()  # here
+"""
+
+OWN_DIE = """
+    return state(x) * DIE.normal()  # here
+"""
+
+COIN = """
+    if torch.rand(1) < 0.5:  # here
+        x = x + 1
+    return state(x)
+"""
+
+SHUFFLED = """
+    random.shuffle(ORDER)  # here
+    return state(x) * ORDER[0]
+"""
+
+CLASS = """
+    Turns.turn = 1 - Turns.turn
+    if Turns.turn:  # here
+        x = x + 1
+    return state(x)
+"""
+
+OF_THE_HOST = STEP.replace(
+    "import torch\n",
+    "import random\nimport numpy as np\nimport torch\nDIE = np.random.default_rng(0)\nORDER = list(range(9))\n"
+    "class Turns:\n    turn = 0\n",
+)
+
+
 def answer(target, **changes):
     """The verdict, and rule and line of every finding."""
     *_, result = [each for each in messages_of(plan(target, **changes)) if isinstance(each, BucketResult)]
@@ -80,6 +113,23 @@ def test_what_has_no_frame_is_blamed_on_its_line(tmp_path, body, verdict, rule):
     got, found = answer(write_target(tmp_path, source), traced=True)
     assert got == verdict
     assert (rule, marked(source)) in found
+
+
+@pytest.mark.parametrize(
+    ("body", "rule"),
+    [
+        (DIE, "host-random"),
+        (OWN_DIE, "host-random"),
+        (COIN, "host-random"),
+        (SHUFFLED, "host-random"),
+        (CLASS, "baked-scalar"),
+    ],
+    ids=["numpy", "a generator of numpy", "a branch on a host tensor", "a shuffled list", "a class's attribute"],
+)
+def test_what_the_host_draws_and_counts_is_told_apart(tmp_path, body, rule):
+    source = OF_THE_HOST + body.lstrip("\n")
+    got, found = answer(write_target(tmp_path, source))
+    assert (got, found[0]) == ("replay-differs", (rule, marked(source)))
 
 
 DRIVER = """

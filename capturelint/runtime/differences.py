@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from capturelint.runtime.distribution import is_random
 from capturelint.runtime.lines import Line, LineLog, Store, parting
 from capturelint.runtime.observations import Observation, Spot
 from capturelint.runtime.trace import Call
 from capturelint.vocabulary import ObservationKind
-
-HOST_READS = {"_local_scalar_dense", "item", "is_nonzero", "equal"}
-"""Host memory that the host reads: what it does with the number shows in the calls that follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +76,14 @@ def observations_of(pairs: Sequence[tuple[Call, Call]], captured: StepTrace, lat
             yield scalar_changed(before, after, later)
         elif (names := other_homes(before, after, captured, later)) is not None:
             yield tensor_changed(after, later, *names)
-        elif contents(before) != contents(after) and after.short not in HOST_READS:
+        elif contents(before) != contents(after) and is_upload(after):
             yield host_bytes_changed(before, after, later)
+
+
+def is_upload(call: Call) -> bool:
+    """Whether a call takes host memory to the device; what stays on the host shows in the calls that follow."""
+    sides = {tensor.device.split(":")[0] for tensor in (*call.tensors, *call.outputs)}
+    return len(sides) > 1
 
 
 def other_homes(before: Call, after: Call, captured: StepTrace, later: StepTrace) -> tuple[str, str] | None:
@@ -111,7 +115,20 @@ def first_other_call(first: Sequence[Call], second: Sequence[Call]) -> int | Non
 
 def is_drawn(call: Call, step: StepTrace) -> bool:
     """Whether the line of a call draws a random number or asks for the time."""
-    return any(spots[-1:] == call.spots[-1:] for spots in step.draws)
+    return draws_at(call.spots, step)
+
+
+def draws_at(spots: tuple[Spot, ...], step: StepTrace) -> bool:
+    """Whether a line draws from a generator of the host, torch's among them, or asks for the time."""
+    if any(each[-1:] == spots[-1:] for each in step.draws):
+        return True
+    there = ((call.spots[-1].path, call.spots[-1].line) for call in step.calls if call.spots and is_host_draw(call))
+    return bool(spots) and (spots[-1].path, spots[-1].line) in there
+
+
+def is_host_draw(call: Call) -> bool:
+    """Whether a call draws random numbers into memory of the host."""
+    return is_random(call.name) and all(tensor.device.startswith("cpu") for tensor in (*call.tensors, *call.outputs))
 
 
 def scalar_changed(before: Call, after: Call, later: StepTrace) -> Observation:
@@ -169,10 +186,11 @@ def host_bytes_changed(before: Call, after: Call, later: StepTrace) -> Observati
 
 def other_call(captured: StepTrace, later: StepTrace, at: int) -> Observation:
     """A branch on a host value that went the other way at a later step."""
+    spots = branch_spots(captured, later) or call_spots(captured, later, at)
     return Observation(
-        ObservationKind.CALL_CHANGED,
+        ObservationKind.RANDOM_FROZEN if draws_at(spots, later) else ObservationKind.CALL_CHANGED,
         f"the captured step ran {call_word(captured, at)}, step {later.step} runs {call_word(later, at)}",
-        branch_spots(captured, later) or call_spots(captured, later, at),
+        spots,
         step=later.step,
         call=call_word(captured, at),
         before=call_word(captured, at),

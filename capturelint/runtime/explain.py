@@ -26,8 +26,8 @@ from capturelint.runtime.differences import (
     unique,
 )
 from capturelint.runtime.eager import make_inputs
-from capturelint.runtime.homes import NUMBERS, Slot, global_slots, homes, lengths, numbers
-from capturelint.runtime.lines import LineLog
+from capturelint.runtime.homes import NUMBERS, Slot, global_slots, homes, lengths, named_slots, numbers
+from capturelint.runtime.lines import LineLog, numpy_dice, numpy_kinds
 from capturelint.runtime.observations import Observation, Spot
 from capturelint.runtime.project import Project
 from capturelint.runtime.protocol import Stage
@@ -105,6 +105,12 @@ def tensor_slots(bench: Bench, state: object) -> list[Slot]:
     return [*global_slots(bench.project.modules(), torch.Tensor), *(home.slot for home in homes(state))]
 
 
+def slots_of_kind(bench: Bench, state: object, kinds: tuple[type, ...]) -> list[Slot]:
+    """Where a step may find an object of a kind."""
+    found = list(named_slots(None, {"state": state}, kinds))
+    return [*found, *global_slots(bench.project.modules(), kinds)]
+
+
 def takes_more(seen: Observation) -> bool:
     """Whether the same call from the same line was given another number of tensors."""
     return seen.kind is ObservationKind.CALL_CHANGED and seen.before == seen.after
@@ -142,6 +148,10 @@ def traced_back(
     """
     if not moved and draws and draws[0] and found[0].kind is ObservationKind.SCALAR_CHANGED:
         return [replace(found[0], kind=ObservationKind.RANDOM_FROZEN, spots=draws[0])]
+    drawn = {spots[-1:] for spots in draws if spots}
+    if shuffled := next((each for each in moved if each.spots[-1:] in drawn), None):
+        said = f"{found[0].text}; `{shuffled.home}` {shuffled.text}"
+        return [replace(found[0], kind=ObservationKind.RANDOM_FROZEN, text=said, spots=shuffled.spots)]
     if found[0].kind is ObservationKind.CALL_CHANGED and (tested := [each for each in moved if tests(found[0], each)]):
         found, moved = [replace(found[0], kind=ObservationKind.BRANCH_CHANGED)], tested
     said = "".join(f"; `{each.home}` {each.text}" for each in moved[:1])
@@ -197,7 +207,8 @@ def trace_step(bench: Bench, state: object, step: int, watched: list[Slot] | Non
     bench.channel.enter(Stage.BLAME, bench.bucket, step)
     addresses = {slot.address: slot.name for slot in tensor_slots(bench, state)}
     given = make_inputs(bench.target, bench.bucket, step)
-    recorder, log = Recorder(bench.project), LineLog(bench.project, watched or [])
+    dice = numpy_dice(slot.value for slot in slots_of_kind(bench, state, numpy_kinds()))
+    recorder, log = Recorder(bench.project), LineLog(bench.project, watched or [], dice=dice)
     with torch.no_grad(), log.recording(), recorder:
         bench.target.step(state, **given)
     return trace_of(step, recorder.calls, log, addresses)

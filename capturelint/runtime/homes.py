@@ -11,7 +11,7 @@ import types
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import torch
@@ -103,7 +103,8 @@ def read(owner: object, key: object) -> object:
         case types.FrameType():
             return owner.f_locals.get(str(key))
         case types.FunctionType():
-            return {name: value for _, name, value in function_slots(owner)}.get(str(key))
+            held = {name: value for _, name, value in function_slots(owner)}
+            return held.get(str(key), vars(owner).get(str(key)))
         case _:
             return getattr(owner, str(key), None)
 
@@ -132,7 +133,19 @@ def global_slots(modules: Iterable[types.ModuleType], wanted: type | tuple[type,
             if not name.startswith("__") and not isinstance(value, (type, types.ModuleType, types.FunctionType))
         }
         found += named_slots(root, data, wanted)
+        for name, owner in root.items():
+            if isinstance(owner, (type, types.FunctionType)) and owner.__module__ == module.__name__:
+                slots = named_slots(owner, attributes_of(owner), wanted)
+                found += [replace(slot, name=f"{name}.{slot.name}") for slot in slots]
     return found
+
+
+def attributes_of(owner: type | types.FunctionType) -> dict[str, object]:
+    """What a class or a function has as attributes of its own, and what is no code."""
+    code = (types.FunctionType, staticmethod, classmethod, property, type)
+    return {
+        name: value for name, value in vars(owner).items() if not name.startswith("__") and not isinstance(value, code)
+    }
 
 
 def named_slots(root: object, names: Mapping[str, object], wanted: type | tuple[type, ...]) -> Iterator[Slot]:

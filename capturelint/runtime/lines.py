@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TypeAlias
@@ -21,6 +22,9 @@ from capturelint.runtime.observations import Spot
 from capturelint.runtime.project import Project, is_standard
 
 MAX_LINES = 2_000_000
+Die: TypeAlias = Callable[[], object]
+"""What tells whether a random generator has moved."""
+
 Tracer: TypeAlias = Callable[[FrameType, str, object], "Tracer | None"]
 
 
@@ -46,7 +50,8 @@ class Store:
 class LineLog:
     """Lines, stores to the watched slots, and draws from the host's random generators and clocks.
 
-    A slot is watched up to its first store; with ``keeps`` every store is noted.
+    A slot is watched up to its first store; with ``keeps`` every store is noted. NumPy's draws are no calls that Python
+    tells of: ``dice`` are asked after each line whether they have moved.
     """
 
     project: Project
@@ -57,11 +62,14 @@ class LineLog:
     depth: int = 0
     last: tuple[Spot, ...] = ()
     keeps: bool = False
+    dice: Sequence[Die] = ()
+    rolled: list[object] = field(default_factory=list)
 
     @contextmanager
     def recording(self) -> Iterator[LineLog]:
         """Trace this thread's lines while entered."""
         previous, profile = sys.gettrace(), sys.getprofile()
+        self.rolled = [die() for die in self.dice]
         sys.setprofile(self.on_c_call)
         sys.settrace(self.on_call)
         try:
@@ -97,16 +105,19 @@ class LineLog:
             self.look_at_slots()
             self.depth -= 1
             # A store on the caller's line happens after this return.
-            self.last = self.project.spots(frame.f_back) if self.watched else ()
+            self.last = self.project.spots(frame.f_back) if self.watched or self.dice else ()
         elif event == "line" and len(self.lines) < MAX_LINES:
             self.look_at_slots()
             self.lines.append(Line(frame.f_code.co_filename, frame.f_lineno, self.depth))
-            if self.watched:
+            if self.watched or self.dice:
                 self.last = self.project.spots(frame)
         return self.on_line
 
     def look_at_slots(self) -> None:
-        """Note the slots that the line before has rebound; its spots are in ``last``."""
+        """Note the slots that the line before has rebound, and the dice that it threw; its spots are in ``last``."""
+        if self.dice and (rolled := [die() for die in self.dice]) != self.rolled:
+            self.rolled = rolled
+            self.draws.append(self.last)
         for slot in list(self.watched):
             if slot.has_changed():
                 self.watched.remove(slot)
@@ -114,6 +125,31 @@ class LineLog:
                 self.stores.append(Store(slot, now, self.last))
                 if self.keeps:
                     self.watched.append(replace(slot, value=now))
+
+
+def numpy_dice(generators: Iterable[object]) -> list[Die]:
+    """NumPy's global generator, and those that are given: what tells one state of them from the next."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return []
+
+    def everybodys() -> object:
+        state = numpy.random.get_state(legacy=False)
+        return state["state"]["pos"], state["has_gauss"]
+
+    return [everybodys, *(partial(state_of, each) for each in generators)]
+
+
+def state_of(generator: object) -> object:
+    """The state of one of NumPy's generators, as a text."""
+    bits = getattr(generator, "bit_generator", None) or getattr(generator, "_bit_generator", None)
+    return str(getattr(bits, "state", None))
+
+
+def numpy_kinds() -> tuple[type, ...]:
+    """The classes of NumPy's generators, where it is loaded."""
+    numpy = sys.modules.get("numpy")
+    return (numpy.random.Generator, numpy.random.RandomState) if numpy is not None else ()
 
 
 def is_draw(function: object) -> bool:

@@ -75,7 +75,7 @@ def write(slot: Slot, value: object) -> None:
     """Set what a slot holds; one that cannot be set keeps what it has."""
     owner, key = owner_of(slot), slot.keys[-1]
     match owner:
-        case types.FunctionType():
+        case types.FunctionType() if str(key) in owner.__code__.co_freevars:
             cells = dict(zip(owner.__code__.co_freevars, owner.__closure__ or (), strict=False))
             cells[str(key)].cell_contents = value
         case dict() if not isinstance(key, Attribute):
