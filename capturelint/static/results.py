@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from capturelint.static import attributes, torch_calls, transfers
-from capturelint.static.records import replace
+from capturelint.static.records import quick, replace
 from capturelint.static.values import (
     NONE,
     UNKNOWN,
@@ -186,6 +186,7 @@ def size_call(args: list[Value], kwargs: dict[str, Value]) -> Value:
     return element_of(shape)
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Applied:
     """A torch operation on its arguments.
