@@ -181,10 +181,3 @@ def test_commands_options_and_choices_are_completed(typed, expected):
     environment = {"_CAPTURELINT_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(len(words) - 1)}
     result = CliRunner().invoke(app, [], prog_name="capturelint", env=environment)
     assert set(result.stdout.split()) == expected
-
-
-def test_every_module_of_the_analyser_has_its_row():
-    rows = [line for line in (DOCS / "architecture.md").read_text(encoding="utf-8").splitlines() if line[:2] == "| "]
-    named = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
-    modules = {path.stem for path in (ROOT / "capturelint/static").glob("*.py")} - {"__init__"}
-    assert modules - named == set()
