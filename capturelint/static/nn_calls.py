@@ -29,6 +29,7 @@ from capturelint.static.values import (
 from capturelint.vocabulary import EventKind
 
 if TYPE_CHECKING:
+    from capturelint.static.driver import Driver
     from capturelint.static.interpret import Interpreter
 
 
@@ -92,51 +93,18 @@ def call_nn_method(
         case "__call__" | "forward":
             method = inheritance.find_method(vm, found.cls, "forward") if isinstance(found.cls, ClassDef) else None
             return vm.call(attributes.bound(vm, owner, *method, node), args, kwargs, node) if method else UNKNOWN
-        case (
-            "to"
-            | "cuda"
-            | "cpu"
-            | "half"
-            | "float"
-            | "bfloat16"
-            | "double"
-            | "eval"
-            | "train"
-            | "requires_grad_"
-            | "to_empty"
-        ):
-            memory = destination(name, args, kwargs) if name in ("to", "cuda", "cpu", "to_empty") else None
-            cast = name in CASTS or any(isinstance(value, Dtype) for value in [*args, *kwargs.values()])
-            if vm.driver is not None and (cast or memory in (Memory.HOST, Memory.DEVICE)):
-                vm.driver.on_move(vm, owner, None if cast else memory, node)
-            if memory is not None:
-                move_module(vm, owner, memory, set())
-            return owner
+        case _ if name in MOVES:
+            return move(vm, owner, name, args, kwargs, node)
         case "state_dict" if vm.driver is not None:
-            state = vm.heap.new(Object(Sort.DICT, element=Tensor(vm.module_memory, None, parameter=True)))
-            vm.untold += 1
-            vm.driver.live_states[state.oid] = owner.oid
-            return state
+            return live_state(vm, owner, vm.driver)
         case "load_state_dict":
-            if vm.driver is not None and constant(kwargs.get("assign", NONE)) is True:
-                vm.driver.on_move(vm, owner, None, node)
-            elif vm.driver is not None:
-                vm.driver.on_load_state(vm, owner, args[0] if args else UNKNOWN)
+            load_state(vm, owner, args, kwargs, node)
             return UNKNOWN
         case "register_buffer":
-            if args and isinstance(constant(args[0]), str):
-                value = args[1] if len(args) > 1 else kwargs.get("tensor", NONE)
-                vm.heap.replace(owner, buffers=found.buffers | {str(constant(args[0]))})
-                storage.write_slot(vm, owner, constant(args[0]), value, node)
-            elif len(args) > 1:
-                vm.heap.replace(owner, buffers=found.buffers | {ANY_NAME})
-                storage.put_element(vm, owner, args[1])
+            register_buffer(vm, owner, args, kwargs, node)
             return NONE
         case "register_parameter" | "add_module" | "register_module":
-            if len(args) > 1 and isinstance(constant(args[0]), str):
-                storage.write_slot(vm, owner, constant(args[0]), args[1], node)
-            elif len(args) > 1:
-                storage.put_element(vm, owner, args[1])
+            put_named(vm, owner, args, node)
             return NONE
         case "register_forward_hook" | "register_forward_pre_hook":
             return register_hook(vm, owner, "pre" if "pre" in name else "post", args[0]) if args else UNKNOWN
@@ -169,6 +137,59 @@ def call_nn_method(
             return owner
         case _:
             return UNKNOWN
+
+
+MOVES = frozenset(
+    ["to", "cuda", "cpu", "half", "float", "bfloat16", "double", "eval", "train", "requires_grad_", "to_empty"]
+)
+"""Methods that may move or cast the tensors of a module, and give the module back."""
+
+
+def move(vm: Interpreter, owner: Ref, name: str, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
+    """``module.to(...)`` and its like."""
+    memory = destination(name, args, kwargs) if name in ("to", "cuda", "cpu", "to_empty") else None
+    cast = name in CASTS or any(isinstance(value, Dtype) for value in [*args, *kwargs.values()])
+    if vm.driver is not None and (cast or memory in (Memory.HOST, Memory.DEVICE)):
+        vm.driver.on_move(vm, owner, None if cast else memory, node)
+    if memory is not None:
+        move_module(vm, owner, memory, set())
+    return owner
+
+
+def live_state(vm: Interpreter, owner: Ref, driver: Driver) -> Value:
+    """``state_dict()``: the very tensors of the module."""
+    state = vm.heap.new(Object(Sort.DICT, element=Tensor(vm.module_memory, None, parameter=True)))
+    vm.untold += 1
+    driver.live_states[state.oid] = owner.oid
+    return state
+
+
+def load_state(vm: Interpreter, owner: Ref, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> None:
+    """``load_state_dict(...)``: in place, unless ``assign`` puts other tensors there."""
+    if vm.driver is not None and constant(kwargs.get("assign", NONE)) is True:
+        vm.driver.on_move(vm, owner, None, node)
+    elif vm.driver is not None:
+        vm.driver.on_load_state(vm, owner, args[0] if args else UNKNOWN)
+
+
+def register_buffer(vm: Interpreter, owner: Ref, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> None:
+    """``register_buffer(name, tensor)``, under a name that is known or put together."""
+    buffers = vm.heap[owner].buffers
+    if args and isinstance(constant(args[0]), str):
+        value = args[1] if len(args) > 1 else kwargs.get("tensor", NONE)
+        vm.heap.replace(owner, buffers=buffers | {str(constant(args[0]))})
+        storage.write_slot(vm, owner, constant(args[0]), value, node)
+    elif len(args) > 1:
+        vm.heap.replace(owner, buffers=buffers | {ANY_NAME})
+        storage.put_element(vm, owner, args[1])
+
+
+def put_named(vm: Interpreter, owner: Ref, args: list[Value], node: ast.AST) -> None:
+    """``add_module(name, module)``, ``register_parameter(name, parameter)``."""
+    if len(args) > 1 and isinstance(constant(args[0]), str):
+        storage.write_slot(vm, owner, constant(args[0]), args[1], node)
+    elif len(args) > 1:
+        storage.put_element(vm, owner, args[1])
 
 
 def register_hook(vm: Interpreter, owner: Ref, when: str, hook: Value) -> Value:
