@@ -372,7 +372,7 @@ class Driver:
         before = outer.names.get(name) if outer is not None else None
         self.reads.on_replaced(vm, before, value, node, name=True)
         old, new = tensor_in(before) if before is not None else None, tensor_in(value)
-        rebound = old is not None and new is not None and old.ident != new.ident and old.ident in self.idents
+        rebound = old is not None and new is not None and old.ident in self.idents and new.ident not in (0, old.ident)
         # A parameter of what is called later, and the name in a loop over a literal, are names of their own.
         chained = new is not None and new.output and self.replays == self.replays_before  # one capture after another
         own = name in scope.nonlocals or any(call is vm.stack[-1] for call in self.around)

@@ -39,6 +39,8 @@ class Held:
     tensors: set[int] = field(default_factory=set)
     whole: set[int] = field(default_factory=set)
     """The tensors that are no views: what a view is of may have other holders."""
+    any: bool = False
+    """True where one of several tensors is held, and nobody knows which."""
 
 
 def held(vm: Interpreter, roots: Iterable[Value]) -> Held:
@@ -46,9 +48,10 @@ def held(vm: Interpreter, roots: Iterable[Value]) -> Held:
     found, scopes, todo = Held(), set[int](), list(roots)
     while todo:
         match todo.pop():
-            case Tensor(ident=ident, view=view):
+            case Tensor(ident=ident, view=view, parameter=parameter):
                 found.tensors.add(ident)
                 found.whole |= set() if view else {ident}
+                found.any = found.any or not (ident or parameter)
             case Ref(oid=oid) if oid not in found.objects:
                 found.objects.add(oid)
                 if (target := vm.heap.objects.get(oid)) is not None:
@@ -146,7 +149,7 @@ class Reads:
         if not read and not owners:
             return
         found = reachable(vm)
-        for tensor in read:
+        for tensor in read if not found.any else ():
             if tensor.ident in found.tensors or self.used[tensor.ident][1] not in found.objects:
                 continue
             if (site := self.replaced.get(tensor.ident)) is not None:
