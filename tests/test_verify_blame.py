@@ -248,6 +248,12 @@ PREVIOUS = (
     .replace("EXPECTED", "now - (before if i else 0)")
 )
 
+SWAPPED_IN = (
+    KEPT.replace("STORE", "before, self.previous = self.previous, self.out  # here")
+    .replace("RESULT", "self.out - before")
+    .replace("EXPECTED", "now - (before if i else 0)")
+)
+
 APPENDED = (
     KEPT.replace("STORE", "self.trace.setdefault(0, []).append(self.out)  # here")
     .replace("RESULT", "self.trace[0][at] if at else self.out + 0")
@@ -522,6 +528,7 @@ def driven(tmp_path, source):
         (PREVIOUS, "stale-output"),
         (REBOUND, "input-rebind"),
         (SWAPPED, "input-rebind"),
+        (SWAPPED_IN, "stale-output"),
         (APPENDED, "stale-output"),
         (SHARED, "stale-output"),
         (CAST, "input-rebind"),
@@ -541,6 +548,7 @@ def driven(tmp_path, source):
         "output kept as an attribute",
         "rebound input",
         "swapped tensor",
+        "output kept by an assignment of two",
         "output kept in a list of an object",
         "output that another graph writes over",
         "weights of another dtype",

@@ -75,7 +75,9 @@ def stores_into(spot: Spot, holder: Holder) -> bool:
     for node in ast.walk(parsed(spot.path)):
         match node:
             case ast.Assign(lineno=spot.line, targets=targets):
-                stored += targets
+                stored += [
+                    each for target in targets for each in (target.elts if isinstance(target, ast.Tuple) else [target])
+                ]
             case ast.Call(lineno=spot.line, func=ast.Attribute(attr=method, value=owner)) if method in KEEPING:
                 stored.append(owner)
     return any(
