@@ -114,11 +114,12 @@ def run_if(vm: Interpreter, node: ast.If, scope: Scope, rest: list[ast.stmt]) ->
     marks: list[int] = []
     doubts: list[int] = []
     leaving, outside = vm.num_exits(), vm.doubt
+    every_so_often = truth is Truth.HOST and tells_rounds(node.test, scope)
     for side, outcome in ((node.body, True), (node.orelse, False)):
         marks.append(len(vm.log))
         vm.restore(scope, before)
         narrowing.narrow(vm, node.test, scope, outcome)
-        with uncertain(vm, truth, node.test, outcome):
+        with Doubted(vm) if every_so_often else uncertain(vm, truth, node.test, outcome):
             doubts.append(vm.doubt - outside)
             if vm.run(side, scope):
                 arrived.append(vm.save(scope))
@@ -132,6 +133,20 @@ def run_if(vm: Interpreter, node: ast.If, scope: Scope, rest: list[ast.stmt]) ->
     if truth is Truth.HOST and len(arrived) == 2:
         narrowing.link(node.test, scope, arrived)
     return alive
+
+
+def tells_rounds(test: ast.expr, scope: Scope) -> bool:
+    """``if i == 0``, ``if i % 2``, ``if i < warm_up`` of the counter of a loop: one round or another goes each way."""
+    names = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)} if scope.rounds else set()
+    plain = all(isinstance(node, COUNTING) for node in ast.walk(test))
+    return plain and not names.isdisjoint(scope.rounds)
+
+
+COUNTING = (
+    ast.Compare, ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.Name, ast.Constant,
+    ast.cmpop, ast.boolop, ast.operator, ast.unaryop, ast.expr_context,
+)  # fmt: skip
+"""What a condition on a counter is made of: numbers, and names that hold some."""
 
 
 def refuses_rest(node: ast.If) -> bool:

@@ -46,6 +46,7 @@ def run_for(vm: Interpreter, node: ast.For | ast.AsyncFor, scope: Scope) -> bool
                 break
     else:
         # At least one iteration is assumed: a loop over layers or rows that never runs is not a decode step.
+        outer, scope.rounds = scope.rounds, scope.rounds | counters(node)
         for again in (False, True):
             before = vm.save(scope)
             assignment.assign(vm, node.target, element, scope, node)
@@ -54,10 +55,21 @@ def run_for(vm: Interpreter, node: ast.For | ast.AsyncFor, scope: Scope) -> bool
             alive = after_body(vm, scope, alive)
             if again or not alive:
                 vm.merge(scope, [before, vm.save(scope)] if alive else [before])
-        alive = True
+        alive, scope.rounds = True, outer
     if alive and node.orelse:
         alive = vm.run(node.orelse, scope)
     return after_loop(vm, scope, alive)
+
+
+def counters(node: ast.For | ast.AsyncFor) -> frozenset[str]:
+    """The name that counts the rounds of a loop: ``i`` of ``for i in range(n)`` and ``for i, x in enumerate(xs)``."""
+    match node:
+        case ast.For(target=ast.Name(id=name), iter=ast.Call(func=ast.Name(id="range" | "trange"))):
+            return frozenset({name})
+        case ast.For(target=ast.Tuple(elts=[ast.Name(id=name), *_]), iter=ast.Call(func=ast.Name(id="enumerate"))):
+            return frozenset({name})
+        case _:
+            return frozenset()
 
 
 def run_while(vm: Interpreter, node: ast.While, scope: Scope) -> bool:

@@ -13,7 +13,7 @@ from enum import Enum
 from pathlib import Path
 
 from capturelint.static.calls import GRAPH_MODES, compiles_with_graphs
-from capturelint.static.index import ClassDef, FunctionDef, Import, Module
+from capturelint.static.index import ClassDef, FunctionDef, Import, Module, is_main_guard
 from capturelint.static.steady import base_name
 
 DECODE_NAME = re.compile(
@@ -147,12 +147,54 @@ def drivers(module: Module) -> Iterator[Entry]:
     """The functions from which code with ``torch.cuda.graph`` is reached, outermost first."""
     if not any(word in module.text for word in CAPTURE_WORDS):
         return
+    script = script_of(module)
+    if script is not None:
+        line = min(node.lineno for node in capture_in(script, module))
+        yield Entry(module.path, line, script.name, "in torch.cuda.graph", EntryKind.DRIVER, module, script)
     capturing = {function: found for function in functions(module) if (found := capture_in(function, module))}
     if not capturing:
         return
     for root in outermost(set(capturing), module):
         line = min(node.lineno for node in capturing[root]) if root in capturing else root.node.lineno
         yield Entry(module.path, line, root.qualified_name, "in torch.cuda.graph", EntryKind.DRIVER, module, root)
+
+
+def script_of(module: Module) -> FunctionDef | None:
+    """The statements that run when a file is run, as a function without parameters, where they capture themselves.
+
+    What the file's functions read of them is global.
+    """
+    body = [statement for statement in run_statements(module.tree.body) if not isinstance(statement, DEFINITIONS)]
+    if not any(isinstance(node, ast.Call) and begins_capture(node, module) for node in walked(body)):
+        return None
+    bound = {node.id for node in walked(body) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    read = {node.id for f in functions(module) for node in ast.walk(f.node) if isinstance(node, ast.Name)}
+    shared = sorted(bound & read)
+    first = [ast.copy_location(ast.Global(shared), body[0])] if shared else []
+    node = ast.FunctionDef("<script>", EMPTY, [*first, *body], [], None)
+    return FunctionDef(ast.copy_location(node, body[0]), module)
+
+
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+EMPTY = ast.arguments([], [], None, [], [], None, [])
+
+
+def run_statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements of a file, with those that run only where it is the program."""
+    for statement in body:
+        if isinstance(statement, ast.If) and is_main_guard(statement.test):
+            yield from statement.body
+        else:
+            yield statement
+
+
+def walked(body: Iterable[ast.stmt]) -> Iterator[ast.AST]:
+    """All nodes of some statements, those of functions and classes that they define aside."""
+    pending: list[ast.AST] = list(body)
+    while pending:
+        node = pending.pop()
+        yield node
+        pending += [child for child in ast.iter_child_nodes(node) if not isinstance(child, DEFINITIONS)]
 
 
 UNNAMED_CALLS = frozenset(["__init__", "__call__", "__enter__"])

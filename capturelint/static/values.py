@@ -378,7 +378,9 @@ Test: TypeAlias = tuple[ast.expr, frozenset[str]]
 class Scope:
     """The names of one function call, and the scope that encloses it. Mutable: closures see later assignments."""
 
-    __slots__ = ("carried", "globals", "links", "module", "names", "nonlocals", "owner", "parent", "tests", "this")
+    __slots__ = (
+        "carried", "globals", "links", "module", "names", "nonlocals", "owner", "parent", "rounds", "tests", "this",
+    )  # fmt: skip
 
     def __init__(self, module: Module, parent: Scope | None = None) -> None:
         self.module = module
@@ -386,6 +388,8 @@ class Scope:
         self.names: dict[str, Value] = {}
         self.carried: frozenset[str] = frozenset()
         """Names of what was taken out of a cache."""
+        self.rounds: frozenset[str] = frozenset()
+        """Names that count the rounds of running loops."""
         self.links: dict[str, tuple[str, Value, Value, Value]] = {}
         """By name: the name that was asked for ``None``, what the first holds since, and where that was so and not."""
         self.tests: dict[str, Test] = {}
