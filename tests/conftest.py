@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 
 import pytest
 from hypothesis import settings
@@ -54,3 +55,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if without:
         config.hook.pytest_deselected(items=without)
         items[:] = [item for item in items if item not in without]
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
+    """Runs the command line in an empty directory: exit code, stdout, stderr."""
+    from capturelint.cli import main
+
+    monkeypatch.chdir(tmp_path)
+
+    def invoke(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["capturelint", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        shown = capsys.readouterr()
+        return int(ended.value.code or 0), shown.out, shown.err
+
+    return invoke

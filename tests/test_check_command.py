@@ -7,9 +7,6 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from capturelint.cli import main
-
-Run = Callable[..., tuple[int, str, str]]
 SCHEMA = json.loads((Path(__file__).parents[1] / "docs/schemas/check.json").read_text())
 CLEAN = """\
 import torch
@@ -36,21 +33,6 @@ def decode_step(model, probs: torch.Tensor):
     return torch.multinomial(probs, 1)
 """
 NO_ENTRY = "import torch\n\n\ndef helper(x):\n    return x.item()\n"
-
-
-@pytest.fixture
-def run(tmp_path, monkeypatch, capsys) -> Run:
-    """Runs the command line in an empty directory: exit code, stdout, stderr."""
-    monkeypatch.chdir(tmp_path)
-
-    def invoke(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["capturelint", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        shown = capsys.readouterr()
-        return int(ended.value.code or 0), shown.out, shown.err
-
-    return invoke
 
 
 @pytest.fixture

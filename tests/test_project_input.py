@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from capturelint.cli import main
 from capturelint.report import Format
 
-Run = Callable[..., tuple[int, str, str]]
 STEP = """\
 import torch
 
@@ -29,21 +27,6 @@ def inputs(batch, step, device):
 def step(state, x):
     return state + x.sum().item()
 """
-
-
-@pytest.fixture
-def run(tmp_path, monkeypatch, capsys) -> Run:
-    """Runs the command line in an empty directory: exit code, stdout, stderr."""
-    monkeypatch.chdir(tmp_path)
-
-    def invoke(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["capturelint", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        shown = capsys.readouterr()
-        return int(ended.value.code or 0), shown.out, shown.err
-
-    return invoke
 
 
 def test_a_missing_path(run):
