@@ -24,7 +24,7 @@ from capturelint.runtime.lines import Store
 from capturelint.runtime.liveness import Liveness, freed_memory
 from capturelint.runtime.observations import Observation, Spot
 from capturelint.runtime.project import Project
-from capturelint.runtime.syntax import parsed
+from capturelint.runtime.syntax import function_around, parsed
 from capturelint.runtime.trace import Argument, Call
 from capturelint.runtime.witness import AFTERMATH, REFUSALS, aftermath, first_line
 from capturelint.vocabulary import ObservationKind
@@ -260,13 +260,9 @@ def down_to_name(spots: tuple[Spot, ...]) -> tuple[Spot, ...]:
 
 def calls_parameter(spot: Spot) -> bool:
     """Whether a line calls what its function was given, whatever that is."""
-    nodes = [node for node in ast.walk(parsed(spot.path)) if isinstance(node, (ast.FunctionDef, ast.Call))]
-    around = [
-        node
-        for node in nodes
-        if isinstance(node, ast.FunctionDef) and node.lineno <= spot.line <= (node.end_lineno or node.lineno)
-    ]
+    nodes = ast.walk(parsed(spot.path))
     called = [node.func for node in nodes if isinstance(node, ast.Call) and node.lineno == spot.line]
-    given = around[-1].args if around else None
+    around = function_around(spot.path, spot.line)
+    given = around.args if around else None
     names = {each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)} if given else set()
     return bool(called) and all(isinstance(each, ast.Name) and each.id in names for each in called)

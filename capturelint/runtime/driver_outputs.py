@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from capturelint.runtime.driven import DrivenRun, Epoch, Holder
 from capturelint.runtime.lines import Line
 from capturelint.runtime.observations import Observation, Spot
-from capturelint.runtime.syntax import parsed
+from capturelint.runtime.syntax import function_around, parsed
 from capturelint.vocabulary import ObservationKind
 
 KEEPING = {"append", "appendleft", "extend", "insert", "add", "put", "put_nowait", "set_result", "setdefault", "update"}
@@ -68,8 +68,11 @@ def up_to_parting(epoch: Epoch, after: Epoch) -> tuple[Spot, ...]:
 def stores_into(spot: Spot, holder: Holder) -> bool:
     """Whether the statement at a line assigns to the holder's name or to an item of it, or puts something in.
 
-    A local name is no attribute of that name.
+    A local name is no attribute of that name, and a constructor is no place to blame: who calls it is.
     """
+    around = function_around(spot.path, spot.line)
+    if around is not None and around.name == "__init__":
+        return False
     is_attribute = not holder.name.endswith("]")
     stored: list[ast.expr] = []
     for node in ast.walk(parsed(spot.path)):

@@ -16,6 +16,16 @@ def parsed(path: str) -> ast.Module:
         return ast.Module(body=[], type_ignores=[])
 
 
+def function_around(path: str, line: int) -> ast.FunctionDef | None:
+    """The innermost function that a line stands in."""
+    around = (
+        node
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.FunctionDef) and node.lineno <= line <= (node.end_lineno or node.lineno)
+    )
+    return max(around, key=lambda node: node.lineno, default=None)
+
+
 @cache
 def source_lines(path: str) -> tuple[bytes, ...]:
     """A source file's lines; none where it cannot be read."""
