@@ -62,3 +62,16 @@ def test_calls_are_in_the_record(facts):
     assert [(call["line"], call["callee"]) for call in calls] == [
         (13, "Decoder.scale"), (14, "somewhere.kernel"), (15, "torch.no_such_operation"), (19, "torch.mul"),
     ]  # fmt: skip
+
+
+def test_what_is_said_of_a_run_stands_before_the_count(facts, tmp_path):
+    assert facts("--bind", "x=gone:Gone").stdout.splitlines()[-2] == (
+        "x=gone:Gone binds nothing: no module 'gone' in the checked paths"
+    )
+    (tmp_path / "model.py").write_text(
+        STEP.replace("class Decoder", "class Decoder(torch.nn.Module)").replace("decode_step", "forward")
+    )
+    assert facts().stdout.splitlines() == [
+        "to check this one, add --entry model.py:Decoder.forward",
+        "0 entries, 0 events in 1 file",
+    ]

@@ -10,7 +10,7 @@ from pathlib import Path
 import typer
 
 from capturelint.catalog import add_rules
-from capturelint.cli.check import bindings, names
+from capturelint.cli.check import bindings, names, to_name
 from capturelint.cli.terminal import width_of
 from capturelint.config import declared_torch, load_config
 from capturelint.escape import visible
@@ -69,7 +69,8 @@ def facts(
         typer.echo(json.dumps({"schema": 1, "entries": record, "unlisted": sorted(checked.unlisted)}, indent=1))
     else:
         width = width_of(sys.stdout)
-        typer.echo("\n".join(row for line in text_lines(record, checked) for row in rows(line, width, 8)))
+        said = [*checked.notes, *(to_name(paths, options) if not record else ())]
+        typer.echo("\n".join(row for line in text_lines(record, checked, said) for row in rows(line, width, 8)))
     for error in checked.errors:
         typer.echo(f"error: {visible(str(error))}", err=True)
     raise typer.Exit(2 if checked.errors else 0)
@@ -121,8 +122,8 @@ def place_of(function: FunctionDef) -> str:
     return f"{function.qualified_name} ({relative(function.module.path)}:{function.node.lineno})"
 
 
-def text_lines(record: list[dict[str, object]], checked: Checked) -> list[str]:
-    """The facts as indented text."""
+def text_lines(record: list[dict[str, object]], checked: Checked, said: list[str]) -> list[str]:
+    """The facts as indented text, and in front of the count what is said of the run."""
     lines: list[str] = []
     for entry in record:
         lines.append(f"{entry['path']}:{entry['line']}: {entry['name']} ({entry['why']})")
@@ -138,6 +139,7 @@ def text_lines(record: list[dict[str, object]], checked: Checked) -> list[str]:
             ],
         )
     lines += section("operations that the catalogue does not list", sorted(checked.unlisted), indent="")
+    lines += said
     num_events = sum(len(records(entry["events"])) for entry in record)
     totals = counted(len(record), "entry"), counted(num_events, "event"), counted(checked.files, "file")
     lines.append("{}, {} in {}".format(*totals))
