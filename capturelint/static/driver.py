@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from capturelint.arguments import COUNTERS
 from capturelint.static import torch_calls
-from capturelint.static.buckets import Buckets
+from capturelint.static.buckets import Buckets, is_guarded
 from capturelint.static.events import Site
-from capturelint.static.homes import LENGTH, Step, fresh_tensors, numbers_differ, tensors_of
+from capturelint.static.homes import LENGTH, Object, Step, fresh_tensors, numbers_differ, tensors_of
 from capturelint.static.host_blocks import HostBlocks
 from capturelint.static.index import FunctionDef
 from capturelint.static.kept_arguments import KeptArguments
-from capturelint.static.liveness import Reads
+from capturelint.static.liveness import Reads, held
 from capturelint.static.outputs import ANY, Outputs, as_output, torch_tensors, without_names
 from capturelint.static.records import replace
 from capturelint.static.state import Call, at_work
@@ -528,6 +528,15 @@ class Driver:
         """Values are given to what nobody knows."""
         self.reads.on_lend(vm, values)
 
+    def on_parameter_set(self, vm: Interpreter, owner: Value, value: Value, node: ast.AST) -> None:
+        """``setattr(module, name, nn.Parameter(...))`` under any name: a weight is replaced that graphs read."""
+        if vm.recording or not self.captures or not is_parameter(value) or value.home is not None:
+            return
+        modules = {option.oid for option in options(owner) if isinstance(option, Ref)}
+        weights = [home for home in self.loaded if home.owner in modules and is_parameter(self.values.get(home))]
+        if weights:
+            self.pending.append(Pending(EventKind.INPUT_REBIND, vm.site(node), "data", "data", weights[0]))
+
     def on_let_go(self, vm: Interpreter, value: Value, node: ast.AST) -> None:
         """``del name``."""
         if self.captures and not vm.recording:
@@ -587,6 +596,15 @@ class Driver:
     def on_step_begin(self) -> None:
         """``cudagraph_mark_step_begin()``: what compiled code gave before may be overwritten, and only from here on."""
         self.same_step = False
+
+    def on_missing(self, vm: Interpreter, table: Object, node: ast.Subscript) -> None:
+        """A table of graphs by their size is asked for a size that it has not, and nobody looks first."""
+        sizes = [key for key in table.slots if isinstance(key, int)]
+        if vm.recording or len(sizes) < 2 or len(sizes) < len(table.slots):
+            return
+        graphs = held(vm, table.slots.values()).objects & self.registered
+        if graphs and not is_guarded(vm, ast.unparse(node.value)):
+            vm.emit(EventKind.BUCKET_GAP, node, "missing", Confidence.LIKELY, phase=Phase.REPLAY)
 
     def on_register(self, vm: Interpreter, key: Value, value: Value) -> None:
         """A graph is kept under a key: host values in the key are the same whenever that graph is replayed."""

@@ -332,6 +332,14 @@ def seeded(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: a
     return UNKNOWN
 
 
+def reparametrised(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
+    """``weight_norm(module)`` and what takes it away: the same module, whose weight is another tensor from then on."""
+    module = args[0] if args else kwargs.get("module", UNKNOWN)
+    if vm.driver is not None and isinstance(module, Ref):
+        vm.driver.on_move(vm, module, None, node)
+    return module
+
+
 def step_begun(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
     """``torch.compiler.cudagraph_mark_step_begin()``."""
     if vm.driver is not None:
@@ -395,6 +403,17 @@ def got(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.
 
 GETTERS = ("methodcaller", "attrgetter")
 OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "matmul", "and_", "or_", "xor", "neg", "pow")
+REPARAMETRISED = (
+    "weight_norm",
+    "remove_weight_norm",
+    "spectral_norm",
+    "remove_spectral_norm",
+    "parametrizations.weight_norm",
+    "parametrizations.spectral_norm",
+    "parametrizations.orthogonal",
+    "parametrize.register_parametrization",
+    "parametrize.remove_parametrizations",
+)
 SPECIAL: dict[str, Callable[[Interpreter, list[Value], dict[str, Value], ast.AST], Value]] = {
     "torch.device": make_device,
     "functools.partial": make_partial,
@@ -417,6 +436,7 @@ SPECIAL: dict[str, Callable[[Interpreter, list[Value], dict[str, Value], ast.AST
     "torch.nn.Parameter": parameter,
     "torch.nn.parameter.Parameter": parameter,
     "torch.nn.Buffer": parameter,
+    **{f"torch.nn.utils.{name}": reparametrised for name in REPARAMETRISED},
     "torch.compiler.cudagraph_mark_step_begin": step_begun,
     "torch.Generator": generator,
     "torch.nn.utils.vector_to_parameters": filled_by_vector,

@@ -139,6 +139,8 @@ def object_item(vm: Interpreter, owner: Ref, index: Value, node: ast.Subscript) 
     if found.factory is not None and found.element is None:
         return made_item(vm, owner, key, found.factory, node)
     if key is not Const and found.sort is Sort.DICT and isinstance(key, (str, int)):
+        if vm.driver is not None and found.element is None and isinstance(key, int):
+            vm.driver.on_missing(vm, found, node)
         return found.element if found.element is not None else UNKNOWN
     if (named := known_items(vm, owner, index)) is not None:
         return named

@@ -116,6 +116,8 @@ def call_nn_method(
             return children(vm, owner)
         case "modules":
             return descendants(vm, owner)
+        case "get_submodule":
+            return vm.element(descendants(vm, owner))
         case "items" if found.slots and found.element is None:
             inside = [(key, vm.heap.read(owner, key) or UNKNOWN) for key in found.slots if is_name(key)]
             return Sequence(tuple(Sequence((Const(key), child)) for key, child in inside))

@@ -526,6 +526,8 @@ def set_attribute(
         storage.put_element(vm, args[0], args[2])
     else:
         calls.lend(vm, args[2:])
+        if vm.driver is not None and len(args) == 3:
+            vm.driver.on_parameter_set(vm, args[0], args[2], node)
     return NONE
 
 
