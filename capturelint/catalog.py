@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import string
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -42,6 +43,8 @@ RULE_KEYS = (
     "compiled",
 )
 OPTIONAL_KEYS = {"where", "torch", "compiled"}
+EVENT_FIELDS = frozenset({"code", "how", "name", "varies", "torch"})
+"""What ``where``, ``message`` and ``help`` of a rule may ask of an event."""
 Word = TypeVar("Word", bound=Enum)
 
 
@@ -152,8 +155,8 @@ def read_rule(path: Path) -> Rule:
         where=conditions(path, record.get("where", {})),
         phase=word(path, "phase", text(path, record, "phase"), Phase),
         outcome=word(path, "outcome", text(path, record, "outcome"), Outcome),
-        message=text(path, record, "message"),
-        help=texts(path, record, "help"),
+        message=template(path, "message", text(path, record, "message")),
+        help=tuple(template(path, "help", each) for each in texts(path, record, "help")),
         why=text(path, record, "why").strip(),
         runtime=frozenset(word(path, "runtime", kind, ObservationKind) for kind in texts(path, record, "runtime")),
         sources=texts(path, record, "sources"),
@@ -171,7 +174,7 @@ def read_yaml(path: Path) -> object:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise CatalogError(f"{path}: {error}") from error
+        raise CatalogError(f"{path}: cannot be read: {error.strerror}") from error
     directory = user_directory()
     if directory is None:
         return parse_yaml(path, content)
@@ -192,8 +195,14 @@ def parse_yaml(path: Path, content: bytes) -> object:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         return yaml.load(content.decode("utf-8"), Loader=loader)
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise CatalogError(f"{path}: {error}") from error
+    except UnicodeDecodeError as error:
+        raise CatalogError(f"{path}: not valid utf-8: byte {content[error.start]:#04x}") from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark is not None else str(path)
+        raise CatalogError(f"{where}: not valid YAML: {error.problem or error.context}") from error
+    except yaml.YAMLError as error:
+        raise CatalogError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
 
 
 def is_plain(value: object) -> bool:
@@ -235,17 +244,31 @@ def conditions(path: Path, value: object) -> tuple[tuple[str, frozenset[str]], .
     """The ``where`` of a rule: field -> a value or a list of values."""
     if not isinstance(value, dict):
         raise CatalogError(f"{locate(path, 'where')}: 'where' must be a mapping")
+    for name in value.keys() - EVENT_FIELDS:
+        raise CatalogError(f"{locate(path, 'where')}: no event has a field '{name}'{nearest(str(name), EVENT_FIELDS)}")
     return tuple(
         (str(name), frozenset(map(str, wanted if isinstance(wanted, list) else [wanted])))
         for name, wanted in value.items()
     )
 
 
-def word(path: Path, key: str, value: str, kind: type[Word]) -> Word:
-    """``value`` as a member of a closed vocabulary."""
+def template(path: Path, key: str, text: str) -> str:
+    """A text with fields of an event in braces, checked. Raises ``CatalogError``."""
+    try:
+        names = {name for _, name, _, _ in string.Formatter().parse(text) if name is not None}
+        for name in names - EVENT_FIELDS:
+            raise CatalogError(f"{locate(path, key)}: no event has a field '{name}'{nearest(name, EVENT_FIELDS)}")
+        text.format_map(dict.fromkeys(EVENT_FIELDS, ""))
+    except ValueError as error:
+        raise CatalogError(f"{locate(path, key)}: '{key}' is no text with fields in braces: {error}") from error
+    return text
+
+
+def word(path: Path, key: str, value: str, kind: type[Word], row: str = "") -> Word:
+    """``value`` as a member of a closed vocabulary; ``key`` is of the file, or of a ``row`` in it."""
     known = [str(member.value) for member in kind]
     if value not in known:
-        raise CatalogError(f"{locate(path, key)}: unknown {key} '{value}'{nearest(value, known)}")
+        raise CatalogError(f"{locate(path, row or key)}: unknown {key} '{value}'{nearest(value, known)}")
     return kind(value)
 
 
@@ -256,9 +279,10 @@ def nearest(given: str, known: Iterable[str]) -> str:
 
 
 def locate(path: Path, key: str) -> str:
-    """``path:line`` of a top-level key, for messages."""
+    """``path:line`` of a key, of the top level where it stands there too, for messages."""
     lines = path.read_text(encoding="utf-8").splitlines()
-    at = next((number for number, line in enumerate(lines, 1) if line.startswith(f"{key}:")), None)
+    found = [at for at, line in enumerate(lines, 1) if line.lstrip().startswith(f"{key}:")]
+    at = next((at for at in found if lines[at - 1].startswith(key)), next(iter(found), None))
     return f"{path}:{at}" if at else str(path)
 
 
@@ -491,15 +515,18 @@ def read_operations(path: Path, rows: Mapping[str, object], sources: Mapping[str
 def read_operation(path: Path, name: str, row: object, sources: Mapping[str, object]) -> Operation:
     """One row. Raises ``CatalogError`` for an unknown key, effect or source."""
     if not isinstance(row, dict):
-        raise CatalogError(f"{path}: operation '{name}' must be a mapping")
+        raise wrong_row(path, name, "must be a mapping")
     for key in row.keys() - OPERATION_KEYS:
-        raise CatalogError(f"{path}: operation '{name}': unknown key '{key}'{nearest(key, OPERATION_KEYS)}")
+        raise wrong_row(path, name, f"has the unknown key '{key}'{nearest(key, OPERATION_KEYS)}")
     if row.get("source") not in sources:
-        raise CatalogError(f"{path}: operation '{name}': 'source' must be one of {', '.join(sources)}")
+        raise wrong_row(path, name, f"needs a 'source', one of {', '.join(sources)}")
     cases = row["cases"] if "cases" in row else [{key: row[key] for key in CASE_KEYS & row.keys()}]
+    params = row.get("params", [])
+    if not isinstance(cases, list) or not isinstance(params, list) or not all(isinstance(c, dict) for c in cases):
+        raise wrong_row(path, name, "has 'params' that are no list, or 'cases' that are no list of mappings")
     return Operation(
         name=name,
-        params=tuple(map(str, row.get("params", ()))),
+        params=tuple(map(str, params)),
         cases=tuple(read_case(path, name, case) for case in cases),
         source=str(row["source"]),
         refused=int(row.get("refused", 0)),
@@ -507,14 +534,20 @@ def read_operation(path: Path, name: str, row: object, sources: Mapping[str, obj
     )
 
 
+def wrong_row(path: Path, name: str, what: str) -> CatalogError:
+    """The error for a row that cannot be understood."""
+    return CatalogError(f"{locate(path, name)}: operation '{name}' {what}")
+
+
 def read_case(path: Path, name: str, case: Mapping[str, object]) -> Case:
     """One effect with its condition."""
     when = case.get("when", {})
-    if not isinstance(when, dict) or when.keys() - set(WHEN_KEYS):
-        raise CatalogError(f"{path}: operation '{name}': 'when' knows {', '.join(WHEN_KEYS)}")
-    absent, given, device, host = (frozenset(map(str, when.get(key, ()))) for key in WHEN_KEYS)
+    known = {key: names for key, names in when.items() if isinstance(names, list)} if isinstance(when, dict) else {}
+    if known != when or not known.keys() <= set(WHEN_KEYS):
+        raise wrong_row(path, name, f"has a 'when' that is no mapping of {', '.join(WHEN_KEYS)} to lists of names")
+    absent, given, device, host = (frozenset(map(str, known.get(key, ()))) for key in WHEN_KEYS)
     return Case(
-        effect=word(path, "effect", str(case.get("effect")), Effect),
+        effect=word(path, "effect", str(case.get("effect")), Effect, name),
         absent=absent,
         given=given,
         device=device,

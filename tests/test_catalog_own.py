@@ -68,15 +68,30 @@ def test_a_rule_of_ones_own_reports_and_has_a_page(project):
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("operations.yaml", "operations:\n  f: {efect: read}\n", "operation 'f': unknown key 'efect'; did you mean"),
+        (
+            "operations.yaml",
+            "operations:\n  f: {efect: read}\n",
+            ":2: operation 'f' has the unknown key 'efect'; did",
+        ),
+        ("operations.yaml", "operations:\n  f: {effect: reed}\n", ":2: unknown effect 'reed'; did you mean 'read'?"),
+        ("operations.yaml", "operations:\n  f: {cases: [x]}\n", ":2: operation 'f' has 'params' that are no list, or"),
+        (
+            "operations.yaml",
+            "operations:\n  f: {when: {host: x}}\n",
+            ":2: operation 'f' has a 'when' that is no",
+        ),
         ("host-sync.yaml", RULE, "there is a rule 'host-sync' already"),
-        ("no-planning.yaml", RULE.replace("event: sync", "event: synk"), "unknown event 'synk'; did you mean 'sync'?"),
+        ("no-planning.yaml", RULE.replace("event: sync", "event: synk"), ":3: unknown event 'synk'; did you mean"),
+        ("no-planning.yaml", RULE.replace("{code}", "{cod}"), ":7: no event has a field 'cod'; did you mean 'code'?"),
+        ("no-planning.yaml", RULE.replace("{code}", "{code!q}"), ":7: 'message' is no text with fields in braces: "),
+        ("no-planning.yaml", RULE.replace("{how:", "{hw:"), ":4: no event has a field 'hw'; did you mean 'how'?"),
+        ("no-planning.yaml", "event: [\n", ":2:1: not valid YAML: did not find expected node content"),
     ],
 )
-def test_a_mistake_is_named_with_its_file(project, name, text, said):
+def test_a_mistake_is_named_with_its_file_in_one_line(project, name, text, said):
     (project / "capture" / name).write_text(text)
     checked = run(project, "check", "step.py")
-    assert checked.returncode == 2
+    assert (checked.returncode, checked.stderr.count("\n")) == (2, 1)
     assert name in checked.stderr
     assert said in checked.stderr
 

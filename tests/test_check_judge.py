@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from capturelint.catalog import Rule
+from capturelint.catalog import EVENT_FIELDS, Rule
 from capturelint.place import Frame, Place
 from capturelint.static.events import Event, Site
-from capturelint.static.judge import declares, judge, predicate_for, shorten
+from capturelint.static.judge import declares, fields_of, judge, predicate_for, shorten
 from capturelint.vocabulary import Confidence, EventKind, Outcome, Phase, Varies
 
 RULE = Rule(
@@ -149,3 +149,7 @@ def test_an_effect_of_versions_that_are_not_declared_is_only_possible():
 
 def test_a_predicate_is_found_by_the_rules_name():
     assert predicate_for("a-rule") is None
+
+
+def test_the_catalogue_knows_the_fields_of_an_event():
+    assert fields_of(event()).keys() == EVENT_FIELDS

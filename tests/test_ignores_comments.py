@@ -35,6 +35,7 @@ def test_a_comment_alone_above_suppresses():
 
 def test_a_comment_above_a_decorator_covers_the_function_line():
     text = """\
+    t.item()
     # capturelint: ignore[host-sync] called once
     @first
     @second(
@@ -43,7 +44,7 @@ def test_a_comment_above_a_decorator_covers_the_function_line():
     def f(x=t.item()):
         return t.item()
     """
-    assert answers(text, 6, 7) == ([6], [])
+    assert answers(text, 1, 7, 8) == ([7], [])
 
 
 def test_a_comment_inside_a_statement_covers_its_lines():

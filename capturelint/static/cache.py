@@ -46,7 +46,12 @@ def tool_digest() -> str:
     """Everything of ours that a result depends on: rules, our own sources and the version of Python."""
     package = Path(__file__).parent.parent
     ours = [*package.glob("*.py"), *package.glob("static/*.py"), *package.glob("predicates/*.py")]
-    rules = [path for place in (data_directory("rules"), *own_directories()) for path in place.glob("*.yaml")]
+    rules = [
+        path
+        for place in (data_directory("rules"), *own_directories())
+        for path in place.glob("*.yaml")
+        if path.is_file()
+    ]
     names = sorted(os.fspath(path) for path in (*ours, *rules))
     parts: list[str | bytes] = [sys.version, sys.implementation.name]
     for name in names:
