@@ -511,7 +511,7 @@ import bisect
 
 @torch.no_grad()
 def drive(device):
-    model, graphs = build(), {2: None}
+    graphs = {2: capture(lambda: torch.zeros(2, device=device) + 1)}
     sizes = sorted(graphs)
     return LOOK_UP  # here
 """
@@ -602,15 +602,22 @@ def test_a_look_up_that_runs_off_the_buckets_is_a_gap(tmp_path, look_up):
 UNKNOWN = """
 @torch.no_grad()
 def drive(device):
+    CAPTURE
     return {"expected": torch.zeros(1), "got": build().no_such_method()}  # here
 """
 
 
 def test_a_driver_that_raises_by_itself_is_not_said_to_be_refused(tmp_path):
-    source = DRIVER + UNKNOWN
+    source = DRIVER + UNKNOWN.replace("CAPTURE", "capture(lambda: torch.zeros(1, device=device) + 1)")
     *_, result = messages_of(plan(write_target(tmp_path, source), driver="drive", buckets=(0,)))
     (finding,) = blame(result.observations, 0, Suspects())
     assert (finding.place.line, "outside any capture" in finding.message) == (marked(source), True)
+
+
+def test_a_driver_that_raises_before_any_capture_is_the_targets_fault(tmp_path):
+    source = DRIVER + UNKNOWN.replace("CAPTURE", "pass")
+    *_, fault = messages_of(plan(write_target(tmp_path, source), driver="drive", buckets=(0,)))
+    assert f"model.py:{marked(source)}: `drive` raises: AttributeError" in fault.message
 
 
 BEYOND = """

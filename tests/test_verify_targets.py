@@ -90,6 +90,43 @@ def test_emulated_times_are_absent(tmp_path):
     assert (result.eager_ms, result.replay_ms, result.capture_s, result.pool_bytes) == (None, None, None, None)
 
 
+NESTED = """
+from dataclasses import dataclass
+import torch
+
+@dataclass
+class Meta:
+    x: torch.Tensor
+
+def build(device):
+    torch.manual_seed(0)
+    return torch.nn.Linear(4, 4).to(device)
+
+def inputs(batch, step, device):
+    x = torch.full((batch, 4), 1.0 + step, device=device)
+    return {"given": GIVEN, "k": 2}
+
+def step(state, given, k):
+    return state(USED) * k
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [('{"x": x, "more": (None, 1)}', 'given["x"]'), ("[(x, 3), ()]", "given[0][0]"), ("(x,)", "given[0]")],
+)
+def test_tensors_in_containers_of_the_inputs_have_static_buffers(tmp_path, given, used):
+    source = NESTED.replace("GIVEN", given).replace("USED", used)
+    *_, result = [each for each in messages_of(plan(write_target(tmp_path, source))) if isinstance(each, BucketResult)]
+    assert result.verdict.value == "ok"
+
+
+def test_tensors_in_objects_of_the_inputs_are_an_error_that_names_them(tmp_path):
+    source = NESTED.replace("GIVEN", "Meta(x)").replace("USED", "given.x")
+    with pytest.raises(TargetError, match="`given` as Meta"):
+        messages_of(plan(write_target(tmp_path, source)))
+
+
 @pytest.mark.parametrize("name", ["build", "inputs", "step"])
 def test_a_missing_function_is_named(tmp_path, name):
     message = error_of(tmp_path, CLEAN.replace(f"def {name}(", f"def other_{name}("))

@@ -50,7 +50,10 @@ def run_driver(plan: Plan, channel: Channel, project: Project, device: str) -> N
         with forks.watching(), launches.watching():
             returned = settled(driver)
             channel.look()
-    except BaseException as error:  # noqa: BLE001 - the driver may raise anything, sys.exit included
+    except BaseException as error:
+        if not launches.num_captures and not is_out_of_memory(error):
+            # Nothing of graphs has happened: it is the target's own fault.
+            raise
         result = failed(error, project, forks, launches)
         channel.send(explained(result, driver, project) if launches.in_replay and not is_broken(error) else result)
         return

@@ -10,6 +10,7 @@ import torch
 
 from capturelint.errors import TargetError
 from capturelint.runtime.channel import Channel
+from capturelint.runtime.homes import homes
 from capturelint.runtime.outputs import Leaf, keep, leaves
 from capturelint.runtime.protocol import Stage
 from capturelint.runtime.target import Inputs, Target
@@ -41,6 +42,11 @@ def check_inputs(target: Target, bucket: int, step: int) -> None:
     first, again = make_inputs(target, bucket, step), make_inputs(target, bucket, step)
     for name, value in first.items():
         other = again.get(name)
+        if not isinstance(value, torch.Tensor) and value is not other and homes(value):
+            raise TargetError(
+                f"inputs gives `{name}` as {type(value).__name__}, whose tensors cannot be filled for a replay; "
+                "give them by name, or in a dictionary, a list or a tuple"
+            )
         if not isinstance(value, torch.Tensor) or not isinstance(other, torch.Tensor) or value.shape != other.shape:
             continue
         if not torch.equal(torch.nan_to_num(value), torch.nan_to_num(other)):

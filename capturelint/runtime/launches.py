@@ -18,12 +18,13 @@ from capturelint.runtime.hooks import Pending, hooked
 
 @dataclass(slots=True)
 class Launches:
-    """Counts replays. ``before`` runs in front of each one.
+    """Counts captures and replays. ``before`` runs in front of each one.
 
     ``in_capture``: an error that comes out now has to do with a capture; ``in_replay``: it came out of a replay.
     """
 
     before: Callable[[], None] = lambda: None
+    num_captures: int = 0
     num_replays: int = 0
     in_capture: bool = False
     in_replay: bool = False
@@ -34,6 +35,7 @@ class Launches:
 
         def begin(graph: object, call: Pending) -> object:
             self.in_capture = True
+            self.num_captures += 1
             return call()
 
         def end(graph: object, call: Pending) -> object:

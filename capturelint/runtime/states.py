@@ -109,7 +109,7 @@ def can_duplicate(state: object) -> bool:
     """Whether a copy is complete: same homes, no tensor shared but the parameters."""
     try:
         twin = duplicate(state)
-    except (TypeError, RuntimeError, NotImplementedError, AttributeError, ValueError, RecursionError):
+    except Exception:  # noqa: BLE001 - copying runs the target's code, which may raise anything
         return False
     original, copied = mutable(state), mutable(twin)
     if original.keys() != copied.keys():

@@ -10,9 +10,12 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
+from typing import cast
+
+from torch.utils import _pytree as pytree
 
 from capturelint.errors import TargetError
 from capturelint.runtime.project import project_roots
@@ -73,7 +76,7 @@ def plain_target(module: ModuleType, path: Path) -> Target:
             f"{path}: no {' and no '.join(f'`{name}`' for name in missing)}; a target defines build(device), "
             f"inputs(batch, step, device) and step(state, **inputs) (found {defined})"
         )
-    return Target(module.build, repeatable(module.inputs), module.step, project_roots(path))
+    return flattened(Target(module.build, repeatable(module.inputs), module.step, project_roots(path)))
 
 
 def repeatable(inputs: Callable[[int, int, str], Inputs]) -> Callable[[int, int, str], Inputs]:
@@ -84,6 +87,37 @@ def repeatable(inputs: Callable[[int, int, str], Inputs]) -> Callable[[int, int,
             return inputs(batch, step, device)
 
     return drawn
+
+
+def flattened(target: Target) -> Target:
+    """``target`` with each tensor in a dictionary, a list or a tuple of its inputs as an input of its own.
+
+    They are put together again for the step, so that every tensor has a static buffer.
+    """
+    specs: dict[str, tuple[tuple[str, ...], pytree.TreeSpec]] = {}
+
+    def inputs(batch: int, step: int, device: str) -> Inputs:
+        given: object = target.inputs(batch, step, device)
+        if not isinstance(given, Mapping):
+            return cast("Inputs", given)  # whoever asks for inputs says what is wrong with them
+        flat: dict[str, object] = {}
+        for name, value in given.items():
+            if not isinstance(value, (dict, list, tuple)):
+                flat[name] = value
+                continue
+            leaves, spec = pytree.tree_flatten_with_path(value)
+            names = tuple(f"{name}{pytree.keystr(path)}" for path, _ in leaves)
+            specs[name] = names, spec
+            flat |= dict(zip(names, (leaf for _, leaf in leaves), strict=True))
+        return flat
+
+    def step(state: object, **flat: object) -> object:
+        given = dict(flat)
+        for name, (names, spec) in specs.items():
+            given[name] = pytree.tree_unflatten([given.pop(each) for each in names], spec)
+        return target.step(state, **given)
+
+    return replace(target, inputs=inputs, step=step)
 
 
 def pick(path: Path, name: str) -> Callable[[str], object]:
