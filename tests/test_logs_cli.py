@@ -118,7 +118,10 @@ def test_fail_on_chooses_what_fails(run):
 def test_an_unknown_severity_is_answered_with_the_nearest(run, log):
     result = run("ci.log", "--fail-on", "skp")
 
-    assert (result.returncode, result.stderr) == (2, b"error: unknown severity 'skp'; did you mean 'skip'?\n")
+    assert (result.returncode, result.stderr) == (
+        2,
+        b"error: --fail-on skp: unknown severity 'skp'; did you mean 'skip'?\n",
+    )
 
 
 def test_what_cannot_be_read_is_named_and_the_rest_is_read(run, log, tmp_path):

@@ -13,6 +13,7 @@ BAD = {
     "batch_size,count\n1,9999999999999999\n": "batches:2: count '9999999999999999' is not a whole number",
     "batch_size,count\n1,2\n\n1,3\n": "batches:4: batch_size 1 was already given in line 2",
     "batch_size,count\n0,2\n": "batches:2: batch_size 0 is not a batch",
+    "batch_size,count\n1048577,2\n": "batches:2: batch_size 1048577 is beyond 1048576, which no engine runs",
     "batch_size,count\n1\n": "batches:2: expected 2 values, found 1 in '1'",
     "batch_size,counts\n1,2\n": "batches:1: unknown column 'counts'; did you mean 'count'?",
     "batch_size,count,count\n": "batches:1: column 'count' is given twice",

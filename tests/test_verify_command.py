@@ -71,7 +71,9 @@ def test_suspects_must_be_the_json_of_check(tmp_path):
     target, suspects = tmp_path / "model.py", tmp_path / "check.json"
     target.touch()
     suspects.write_text('{"findings": [{"rule": 1}')
-    assert "not the JSON of `capturelint check`" in refusal(target, "--suspects", suspects)
+    assert f"--suspects {suspects}:1: not JSON: " in refusal(target, "--suspects", suspects)
+    suspects.write_text("[]")
+    assert "not what `capturelint check --format json` writes" in refusal(target, "--suspects", suspects)
     assert "No such file" in refusal(target, "--suspects", tmp_path / "gone.json")
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from capturelint.cli.output import write
-from capturelint.errors import CapturelintError, DeviceError, HistogramError, TargetError, UsageError
+from capturelint.errors import CapturelintError, DeviceError, TargetError, UsageError
 from capturelint.planning.probe import Kind, Shape, probe_model, probe_plain
 from capturelint.planning.record import read_buckets
 from capturelint.planning.runner import Sizes, Source, loader_source, runner_source
@@ -91,9 +91,10 @@ def runner_sizes(
         raise UsageError("--buckets and --plan both name the sizes; give one of them")
     if plan is not None:
         try:
-            chosen = read_buckets(plan.read_text(encoding="utf-8"), str(plan))
-        except (OSError, UnicodeDecodeError) as error:
-            raise HistogramError(f"{plan}: {error}") from error
+            text = plan.read_bytes().decode("utf-8", "replace")  # what is no text is no JSON either
+        except OSError as error:
+            raise UsageError(f"--plan {plan}: {error.strerror}") from error
+        chosen = read_buckets(text, str(plan))
     else:
         chosen = bucket_sizes(buckets or "1,2,4,8")
     for value, least, option in (

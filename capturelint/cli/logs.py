@@ -108,7 +108,9 @@ def read_fail_on(text: str) -> frozenset[Severity]:
         return frozenset()
     for word in words:
         if word not in SEVERITIES:
-            raise UsageError(f"unknown severity '{word}'{nearest(word, [*SEVERITIES, 'all', 'none'])}")
+            known = [*SEVERITIES, "all", "none"]
+            cure = nearest(word, known) or f"; choose from {', '.join(known)}"
+            raise UsageError(f"--fail-on {text}: unknown severity '{word}'{cure}")
     return frozenset(map(Severity, words))
 
 

@@ -20,6 +20,8 @@ from capturelint.planning import observed
 
 COLUMNS = ("batch_size", "count")
 WHOLE = re.compile(r"\+?[0-9]{1,15}\Z", re.ASCII)
+MAX_BATCH_SIZE = 1 << 20
+"""An engine's own sizes are listed up to the largest batch: from a slip of the pen they would fill the memory."""
 JSON_KEY = re.compile(r'"(?:[^"\\]|\\.)*"\s*:')
 
 
@@ -73,6 +75,8 @@ def check_entries(entries: Iterable[Entry], name: str) -> Iterator[tuple[int, in
         count = whole(written_count, "count", line, name)
         if size == 0:
             raise HistogramError(f"{name}:{line}: batch_size 0 is not a batch; sizes start at 1")
+        if size > MAX_BATCH_SIZE:
+            raise HistogramError(f"{name}:{line}: batch_size {size} is beyond {MAX_BATCH_SIZE}, which no engine runs")
         if size in lines:
             raise HistogramError(f"{name}:{line}: batch_size {size} was already given in line {lines[size]}")
         lines[size] = line

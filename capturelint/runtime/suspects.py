@@ -20,8 +20,10 @@ def read_suspects(path: Path) -> Suspects:
         return Suspects(tuple(finding(each) for each in record["findings"] if each.get("path")))
     except OSError as error:
         raise UsageError(f"--suspects {path}: {error.strerror}") from error
+    except json.JSONDecodeError as error:
+        raise UsageError(f"--suspects {path}:{error.lineno}: not JSON: {error.msg}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"--suspects {path}: not the JSON of `capturelint check` ({error})") from error
+        raise UsageError(f"--suspects {path}: not what `capturelint check --format json` writes") from error
 
 
 def finding(record: Mapping[str, object]) -> Finding:
