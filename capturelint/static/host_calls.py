@@ -340,6 +340,20 @@ def reparametrised(vm: Interpreter, args: list[Value], kwargs: dict[str, Value],
     return module
 
 
+def met(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
+    """``dist.barrier()`` and collectives of Python objects: the host waits for the device."""
+    vm.emit(EventKind.SYNC, node, "synchronize", Confidence.LIKELY, name="barrier")
+    return UNKNOWN
+
+
+def attribute_table(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
+    """``vars(instance)``: its attributes by name, which may be set through it."""
+    made = as_dict(vm, args, kwargs, node)
+    if isinstance(made, Ref) and isinstance(args[0], Ref):
+        vm.attribute_tables[made.oid] = args[0]
+    return made
+
+
 def step_begun(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> Value:
     """``torch.compiler.cudagraph_mark_step_begin()``."""
     if vm.driver is not None:
@@ -403,6 +417,7 @@ def got(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], node: ast.
 
 GETTERS = ("methodcaller", "attrgetter")
 OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "matmul", "and_", "or_", "xor", "neg", "pow")
+MEETINGS = ("barrier", "monitored_barrier", "all_gather_object", "gather_object", "broadcast_object_list")
 REPARAMETRISED = (
     "weight_norm",
     "remove_weight_norm",
@@ -437,6 +452,7 @@ SPECIAL: dict[str, Callable[[Interpreter, list[Value], dict[str, Value], ast.AST
     "torch.nn.parameter.Parameter": parameter,
     "torch.nn.Buffer": parameter,
     **{f"torch.nn.utils.{name}": reparametrised for name in REPARAMETRISED},
+    **{f"torch.distributed.{name}": met for name in MEETINGS},
     "torch.compiler.cudagraph_mark_step_begin": step_begun,
     "torch.Generator": generator,
     "torch.nn.utils.vector_to_parameters": filled_by_vector,
@@ -499,7 +515,7 @@ def call_bound(
             case _:
                 return call_instance(vm, owner, found, name, args, kwargs, node)
     if isinstance(owner, BoundExternal) and isinstance(owner.owner, Ref):
-        return call_table(vm, owner.owner, name, args)
+        return call_table(vm, owner.owner, name, args, kwargs, node)
     if isinstance(owner, Super):
         return super_forward(vm, owner, args, kwargs, node)
     if isinstance(owner, Sequence):
@@ -524,8 +540,19 @@ def looked_up(vm: Interpreter, owner: Ref, definition: ClassDef, args: list[Valu
     return value if value is not UNKNOWN else args[1] if len(args) > 1 else NONE
 
 
-def call_table(vm: Interpreter, owner: Ref, name: str, args: list[Value]) -> Value:
-    """``owner.__dict__.get(key, default)``."""
+def set_attributes(vm: Interpreter, owner: Ref, args: list[Value], kwargs: dict[str, Value], node: ast.AST) -> None:
+    """The attributes that ``update`` of an object's table sets."""
+    for key, value in [*(pair for arg in args for pair in storage.entries(vm, arg)), *kwargs.items()]:
+        attributes.store(vm, owner, key, value, node)
+
+
+def call_table(
+    vm: Interpreter, owner: Ref, name: str, args: list[Value], kwargs: dict[str, Value], node: ast.AST
+) -> Value:
+    """``owner.__dict__.get(key, default)``, ``owner.__dict__.update(key=value)``."""
+    if name == "update":
+        set_attributes(vm, owner, args, kwargs, node)
+        return NONE
     key = constant(args[0]) if args else None
     if name != "get" or not isinstance(key, str):
         return UNKNOWN

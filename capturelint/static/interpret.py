@@ -111,6 +111,8 @@ class Interpreter:
         self.side_streams: dict[object, Stream] = {}
         self.stream_stack: list[Value] = []
         self.autocast: Site | None = None
+        self.attribute_tables: dict[int, Ref] = {}
+        """What ``vars(x)`` gave, by number, and the object whose attributes are set through it."""
         self.yielding: list[Call] = []
         """Managers whose ``with`` statement runs: their names are there, though they are not on the stack."""
         self.entered: list[Callable[[], None]] = []

@@ -600,7 +600,7 @@ HANDLERS: dict[str, Handler] = {
     "divmod": magnitude,
     "type": kind_of_value,
     "slice": make_slice,
-    "vars": lambda vm, args, kwargs, node, scope: host_calls.as_dict(vm, args, kwargs, node),
+    "vars": lambda vm, args, kwargs, node, scope: host_calls.attribute_table(vm, args, kwargs, node),
     "callable": lambda vm, args, kwargs, node, scope: (
         Const(isinstance(args[0], (Function, Lambda, Method))) if args and args[0] is not UNKNOWN else Number()
     ),

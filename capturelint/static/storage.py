@@ -59,6 +59,8 @@ def read_slot(vm: Interpreter, owner: Ref, key: object) -> Value | None:
 
 def write_slot(vm: Interpreter, owner: Ref, key: object, value: Value, node: ast.AST, same: bool = False) -> None:
     """Write a slot and note what that means for a graph."""
+    if (instance := vm.attribute_tables.get(owner.oid)) is not None:
+        write_slot(vm, instance, key, value, node, same)
     found = vm.heap[owner]
     old = found.slots.get(key, found.element if found.sort is not Sort.INSTANCE else None)
     if vm.driver is not None and not same:
