@@ -55,8 +55,10 @@ def test_another_function_rule_line_or_file_has_another_fingerprint(tmp_path):
         *prints(path, "def step(t):\n    t.item()\n", rule="upload"),
         *prints(path, "def step(t):\n    u = t.item()\n"),
         *prints(tmp_path / "n.py", "def step(t):\n    t.item()\n"),
+        *prints(path, "t.item()\n"),
+        *prints(path, "u = t.item()\n"),
     }
-    assert len(found) == 6
+    assert len(found) == 8
 
 
 def test_a_checkout_elsewhere_has_the_same_fingerprints(tmp_path):

@@ -1,6 +1,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from capturelint.errors import SourceError
 from capturelint.finding import Evidence, Finding
 from capturelint.place import Frame, Place
@@ -148,8 +150,13 @@ def test_indentation_is_not_underlined():
     assert rows(Place(Path("m"), 1, 1, 1, 6), "    x") == ["    x", "    ^"]
 
 
-def test_a_long_statement_is_cut():
-    assert rows(Place(Path("m"), 1, 1, 9, 2), *("x",) * 9)[-1] == "..."
+@pytest.mark.parametrize(("lines", "last"), [(4, "^"), (5, "...")])
+def test_a_statement_of_more_than_four_lines_is_cut(lines, last):
+    assert rows(Place(Path("m"), 1, 1, lines, 2), *("x",) * lines)[-1] == last
+
+
+def test_the_line_before_is_shown_and_the_second_one_has_one():
+    assert rows(Place(Path("m"), 2, 1, 2, 2), "def f():", "x") == ["def f():", "x", "^"]
 
 
 def test_a_long_line_is_cropped_around_the_carets():
@@ -157,6 +164,14 @@ def test_a_long_line_is_cropped_around_the_carets():
     drawn, carets = rows(Place(Path("m"), 1, 501, 1, 513), line, width=80)
     assert len(drawn) <= 80
     assert drawn[carets.index("^") : carets.rindex("^") + 1] == "token.item()"
+    assert (drawn[0], drawn[-1]) == ("…", "…")
+
+
+@pytest.mark.parametrize(("begin", "ends"), [(1, "t…"), (501, "…t")])
+def test_a_cropped_line_says_on_which_side(begin, ends):
+    line = "t" * 512
+    drawn, _ = rows(Place(Path("m"), 1, begin, 1, begin + 5), line, width=80)
+    assert (drawn[0], drawn[-1]) == tuple(ends)
 
 
 def test_a_line_that_is_gone_has_no_frame():
