@@ -112,6 +112,19 @@ def scaled(x: torch.Tensor):
     return x * x.amax().item()
 """
 
+SCRIPT = """
+import torch
+from tensordict.nn import CudaGraphModule
+
+
+def act(observation: torch.Tensor):
+    return observation * observation.sum().item()
+
+
+if __name__ == "__main__":
+    act = CudaGraphModule(act)
+"""
+
 
 def found(root: Path, **files: str) -> list[tuple[str, int, str]]:
     """File, line and rule of each finding."""
@@ -150,3 +163,7 @@ def test_what_is_handed_to_a_wrapper_of_another_file_is_recorded(tmp_path):
     reads = [("generator.py", 13, "host-sync"), ("generator.py", 29, "host-sync")]
     assert found(tmp_path, calls=GRAPHED, generator=GENERATOR) == reads
     assert found(tmp_path, calls=GRAPHED.replace("with cuda.graph(self.graph)", "if True"), generator=GENERATOR) == []
+
+
+def test_what_a_script_hands_to_the_wrapper_of_a_library_is_recorded(tmp_path):
+    assert found(tmp_path, script=SCRIPT) == [("script.py", 7, "host-sync")]

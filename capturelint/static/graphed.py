@@ -12,13 +12,16 @@ import re
 from collections.abc import Iterator
 
 from capturelint.static.index import ClassDef, FunctionDef, Import, Index, Module
-from capturelint.static.regions import Entry, EntryKind, begins_capture, called_names, functions
+from capturelint.static.regions import Entry, EntryKind, begins_capture, called_names, functions, script_of
 
 CALLS_GRAPH = re.compile(r"graph\w*\s*\(|\w*graph\w*\s+import\b|@[\w.]*graph", re.IGNORECASE)
 MAX_EXPORTS = 3
 """Packages that a name may be imported through."""
 
-Wrapper = FunctionDef | ClassDef
+LIBRARY = frozenset({"tensordict.nn.CudaGraphModule"})
+"""Wrappers of packages that are not checked."""
+
+Wrapper = FunctionDef | ClassDef | str
 
 
 def may_hand_over(text: str) -> bool:
@@ -33,7 +36,8 @@ def handing_over(module: Module, index: Index) -> Iterator[Entry]:
     names = {
         name: found for name, imported in module.imports.items() if (found := wrapper(name, imported, index, module))
     }
-    for function in functions(module) if names else ():
+    script = script_of(module, lambda call: base(call) in names) if names else None
+    for function in (*functions(module), *([script] if script is not None else [])) if names else ():
         decorating = {base(node) for node in function.node.decorator_list} & names.keys()
         called = called_names(function) & names.keys()
         where = module.path, function.node.lineno, function.qualified_name
@@ -58,7 +62,8 @@ def wrapper(name: str, imported: Import, index: Index, module: Module, depth: in
         return None
     target = index.find(imported.module, module)
     if target is None or depth > MAX_EXPORTS:
-        return None
+        path = f"{imported.module}.{imported.attribute}"
+        return path if path in LIBRARY else None
     further = target.imports.get(imported.attribute)
     if further is not None:
         return wrapper(imported.attribute, further, index, target, depth + 1)
@@ -72,7 +77,7 @@ def wrappers_of(module: Module) -> dict[str, Wrapper]:
     found: dict[str, Wrapper] = {}
     for function in functions(module):
         if captures_given(function, module):
-            defined: Wrapper = function.owner or function
+            defined = function.owner or function
             found[defined.name] = defined
     while True:
         handing = {

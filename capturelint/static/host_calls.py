@@ -115,6 +115,8 @@ def call_external(
         return host_function(vm, path, args, kwargs, node)
     if vm.driver is not None:
         vm.driver.on_unread_call([*args, *kwargs.values()])
+    if path in vm.wrappers:
+        calls.hand_over(vm, [*args, *kwargs.values()])
     tensors = torch_calls.tensors_in(torch_calls.flatten(vm, [*args, *kwargs.values()]))
     torch_calls.use(vm, tensors)
     if vm.recording and any(tensor.on_device for tensor in tensors):

@@ -120,7 +120,7 @@ class Interpreter:
         self.inside: tuple[ast.expr, Callable[[Value], None]] | None = None
         """The call that makes a manager, and the body to run where it yields."""
         self.driver: Driver | None = None
-        self.wrappers: frozenset[FunctionDef | ClassDef] = frozenset()
+        self.wrappers: frozenset[FunctionDef | ClassDef | str] = frozenset()
         """What captures the code that it is handed, where that is looked for."""
         self.handed: list[Value] = []
         self.watch: Watch | None = None

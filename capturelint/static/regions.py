@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -82,7 +82,7 @@ class Entry:
     function: FunctionDef | None = None
     capped: bool = False
     compiled: bool = False
-    wrappers: frozenset[FunctionDef | ClassDef] = frozenset()
+    wrappers: frozenset[FunctionDef | ClassDef | str] = frozenset()
     """What captures the code that a ``HANDED`` entry's function gives it."""
 
     def __hash__(self) -> int:
@@ -147,7 +147,7 @@ def drivers(module: Module) -> Iterator[Entry]:
     """The functions from which code with ``torch.cuda.graph`` is reached, outermost first."""
     if not any(word in module.text for word in CAPTURE_WORDS):
         return
-    script = script_of(module)
+    script = script_of(module, lambda call: begins_capture(call, module))
     if script is not None:
         line = min(node.lineno for node in capture_in(script, module))
         yield Entry(module.path, line, script.name, "in torch.cuda.graph", EntryKind.DRIVER, module, script)
@@ -159,13 +159,13 @@ def drivers(module: Module) -> Iterator[Entry]:
         yield Entry(module.path, line, root.qualified_name, "in torch.cuda.graph", EntryKind.DRIVER, module, root)
 
 
-def script_of(module: Module) -> FunctionDef | None:
-    """The statements that run when a file is run, as a function without parameters, where they capture themselves.
+def script_of(module: Module, wanted: Callable[[ast.Call], bool]) -> FunctionDef | None:
+    """The statements that run when a file is run, as a function without parameters, where a wanted call is in them.
 
     What the file's functions read of them is global.
     """
     body = [statement for statement in run_statements(module.tree.body) if not isinstance(statement, DEFINITIONS)]
-    if not any(isinstance(node, ast.Call) and begins_capture(node, module) for node in walked(body)):
+    if not any(isinstance(node, ast.Call) and wanted(node) for node in walked(body)):
         return None
     bound = {node.id for node in walked(body) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     read = {node.id for f in functions(module) for node in ast.walk(f.node) if isinstance(node, ast.Name)}

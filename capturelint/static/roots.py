@@ -138,7 +138,7 @@ def run_steps(stage: Stage, entry: Entry, prepare: Prepare) -> Outcome:
     vm = machine(stage, entry)
     steps = prepare(stage, vm, entry)
     if not steps:
-        return Outcome()
+        return Outcome(exhausted=vm.fuel <= 0)
     made: list[Store] = []
     for run in range(MAX_RUNS):
         vm.heap.carry()
@@ -290,12 +290,14 @@ def described_call(stage: Stage, vm: Interpreter, function: Value, definition: F
 
 def handed_steps(stage: Stage, vm: Interpreter, entry: Entry) -> list[Prepared]:
     """What the entry's function hands to a wrapper that captures it."""
-    vm.wrappers = entry.wrappers
+    vm.wrappers, vm.fuel = entry.wrappers, GUESSED_FUEL
     with vm.silent():
         run_root(stage, vm, entry)
     vm.wrappers, vm.decoding = frozenset(), True
     found = [(value, called_definition(vm, value)) for value in dict.fromkeys(vm.handed)]
-    return [described_call(stage, vm, value, definition) for value, definition in found if definition is not None]
+    steps = [described_call(stage, vm, value, definition) for value, definition in found if definition is not None]
+    vm.fuel = FUEL if steps else vm.fuel
+    return steps
 
 
 def called_definition(vm: Interpreter, value: Value) -> FunctionDef | None:
