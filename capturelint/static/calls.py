@@ -208,7 +208,9 @@ def call_external_instance(
             value = vm.call(inner, args, kwargs, node, extra=extra)
         finally:
             vm.compiled = compiled
-        return vm.driver.on_compiled_result(vm, value) if vm.driver is not None else value
+        if vm.driver is None:
+            return value
+        return vm.driver.trees.on_result(vm, value, [*args, *kwargs.values()], isinstance(inner, Ref))
     return UNKNOWN
 
 
@@ -296,7 +298,8 @@ def enter(
     value = leave(vm, call, alive)
     if vm.driver is None:
         return value
-    value = vm.driver.on_compiled_result(vm, value) if function.compiled else value
+    if function.compiled:
+        value = vm.driver.trees.on_result(vm, value, [*args, *kwargs.values()], function.owner is not None)
     return vm.driver.on_result(vm, value, node, replays)
 
 

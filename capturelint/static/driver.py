@@ -21,10 +21,11 @@ from capturelint.static.host_blocks import HostBlocks
 from capturelint.static.index import FunctionDef
 from capturelint.static.kept_arguments import KeptArguments
 from capturelint.static.liveness import Reads, held
-from capturelint.static.outputs import ANY, Outputs, as_output, torch_tensors, without_names
+from capturelint.static.outputs import ANY, Outputs, torch_tensors, without_names
 from capturelint.static.records import replace
 from capturelint.static.state import Call, at_work
 from capturelint.static.step_end import finish_step
+from capturelint.static.trees import Trees
 from capturelint.static.values import (
     NONE,
     UNKNOWN,
@@ -141,8 +142,7 @@ class Driver:
         """Objects that recorded code read, by the slots that hold another one since the capture."""
         self.compiled_from = 0
         """The number of the last tensor that was there before compiled code was called."""
-        self.same_step: bool | None = None
-        """Whether compiled code ran since its step was marked; ``None`` where every call is a step of its own."""
+        self.trees = Trees(self.outputs)
         self.reads = Reads()
         self.buckets = Buckets(facts.negative, facts.zero_padded)
         facts.arguments.start(final)
@@ -218,7 +218,8 @@ class Driver:
     def situation(self) -> tuple[object, ...]:
         """What decides, outside the recording, what a call means; calls that change more than this are not kept."""
         waiting = bool(self.blocks.in_flight or self.blocks.fetched)
-        return self.captures, self.loops, self.replays, self.replays_before, self.begun, waiting, bool(self.rewritten)
+        counts = self.captures, self.loops, self.replays, self.replays_before, self.begun
+        return *counts, waiting, bool(self.rewritten), self.trees.same_step
 
     @property
     def replays(self) -> int:
@@ -401,7 +402,9 @@ class Driver:
         given = [*written, *(named.get(name, node) for name in kwargs)]
         for value, argument in zip([*args, *kwargs.values()], given, strict=True):
             tensor = tensor_in(value)
-            if tensor is not None and (tensor.strided or tensor.stretched) and not vm.recording:
+            if tensor is not None and self.trees.is_gone(tensor) and not (vm.recording or vm.compiled):
+                vm.emit(EventKind.STALE_OUTPUT, argument, "fed", Confidence.LIKELY, phase=Phase.REPLAY)
+            elif tensor is not None and (tensor.strided or tensor.stretched) and not vm.recording:
                 how = "sliced" if tensor.strided else "grown"
                 vm.emit(EventKind.STRIDE, argument, how, Confidence.LIKELY, phase=Phase.REPLAY)
             elif (
@@ -583,19 +586,6 @@ class Driver:
     def on_result(self, vm: Interpreter, value: Value, node: ast.AST, begun: int) -> Value:
         """What a call gives that replayed a graph: an output, until the next replay."""
         return self.named(vm, value, node, begun)
-
-    def on_compiled_result(self, vm: Interpreter, value: Value) -> Value:
-        """What compiled code gives is in the memory of a graph as well, until it is called again."""
-        if vm.recording:
-            return value
-        if self.same_step is not True:
-            self.outputs.on_replay(UNKNOWN)
-        self.same_step = self.same_step if self.same_step is None else True
-        return as_output(value)
-
-    def on_step_begin(self) -> None:
-        """``cudagraph_mark_step_begin()``: what compiled code gave before may be overwritten, and only from here on."""
-        self.same_step = False
 
     def on_missing(self, vm: Interpreter, table: Object, node: ast.Subscript) -> None:
         """A table of graphs by their size is asked for a size that it has not, and nobody looks first."""

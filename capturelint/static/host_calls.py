@@ -360,7 +360,7 @@ def step_begun(vm: Interpreter, args: list[Value], kwargs: dict[str, Value], nod
     """``torch.compiler.cudagraph_mark_step_begin()``."""
     if vm.driver is not None:
         vm.untold += 1
-        vm.driver.on_step_begin()
+        vm.driver.trees.on_step_begin()
     return NONE
 
 

@@ -72,9 +72,9 @@ def without_names(value: Value) -> Value:
     return with_tensors(value, lambda tensor: replace(tensor, kept=None))
 
 
-def as_output(value: Value) -> Value:
-    """The tensors of a value, as outputs of a graph."""
-    return with_tensors(value, lambda tensor: replace(tensor, output=True))
+def as_output(value: Value, given: frozenset[int]) -> Value:
+    """The tensors of a value, as outputs of a graph; but for those that it was given."""
+    return with_tensors(value, lambda tensor: tensor if tensor.ident in given else replace(tensor, output=True))
 
 
 def with_tensors(value: Value, changed: Callable[[Tensor], Tensor]) -> Value:
