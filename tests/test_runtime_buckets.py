@@ -14,7 +14,7 @@ def emulated():
 
 
 def make_inputs(size):
-    return {"x": torch.full((size, 2), 100.0, device="cuda"), "scale": torch.ones(1, device="cuda")}
+    return {"x": torch.full((size, 2), 100.0, device="cuda"), "scale": torch.ones(2, device="cuda")}
 
 
 class Model:
@@ -40,7 +40,7 @@ def rows(count, start=0.0):
 
 
 def call(run, count, start=0.0, scale=1.0):
-    return run(x=rows(count, start), scale=torch.full((1,), scale, device="cuda"))
+    return run(x=rows(count, start), scale=torch.full((2,), scale, device="cuda"))
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
@@ -56,6 +56,11 @@ def test_the_smallest_bucket_that_fits_is_replayed_and_counted(emulated):
         call(run, count)
     assert model.calls == captured
     assert {size: (each.hits, each.padding) for size, each in run.counts.items()} == {1: (1, 0), 2: (0, 0), 4: (3, 2)}
+
+
+def test_the_graphs_share_one_pool(emulated):
+    _, run = bucketed()
+    assert len({bucket.graph.pool() for bucket in run.buckets.values()}) == 1
 
 
 def test_padding_comes_back_after_a_larger_batch(emulated):
@@ -80,7 +85,7 @@ def test_a_batch_above_the_largest_bucket_runs_eagerly_and_says_so_once(emulated
 def test_tuples_and_dictionaries_lose_their_padding_too(emulated):
     run = BucketedStep(lambda x, scale: {"y": (x, scale)}, make_inputs, (4,))
     found = call(run, 2)
-    assert (found["y"][0].shape, found["y"][1].shape) == ((2, 2), (1,))
+    assert (found["y"][0].shape, found["y"][1].shape) == ((2, 2), (2,))
 
 
 def test_an_output_is_overwritten_by_the_next_call(emulated):
