@@ -259,10 +259,14 @@ def step(state, x):
         ("self.said.append(0)\nif len(self.said) < 2:\n    y = y + 1", "if len(self.said) < 2:"),
         ("global CALLS\nCALLS += 1\nif CALLS < 2:\n    y = y + 1", "if CALLS < 2:"),
         ("self.calls += 1\nif self.calls <= 2:\n    print('early')", None),
+        (
+            "if not torch.cuda.is_current_stream_capturing():\n    self.calls += 1\n    y = y + (self.calls <= 2)",
+            None,
+        ),
         ("self.calls = min(self.calls + 1, 2)\nif self.calls < 2:\n    y = y + 1", None),
         ("if self.calls == 0:\n    self.table = torch.ones_like(x)\nself.calls += 1\ny = y + self.table", None),
     ],
-    ids=["counted", "periodic", "clamped", "derived", "length", "global", "printed", "settled", "lazy"],
+    ids=["counted", "periodic", "clamped", "derived", "length", "global", "printed", "guarded", "settled", "lazy"],
 )
 def test_what_a_step_does_while_a_count_is_low_is_not_used_up_by_the_warm_up(tmp_path, code, expected):
     found = results(tmp_path, COUNTED.replace("COUNT\n", code.replace("\n", "\n        ") + "\n"), 2)[2]

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from capturelint.runtime.bucket import Session, bench_of
+from capturelint.runtime.capture import Pool, capture
 from capturelint.runtime.compare import step_error, tolerance
 from capturelint.runtime.contents import Content, contents
 from capturelint.runtime.differences import StepTrace, frozen
@@ -100,10 +101,24 @@ def early_steps(session: Session, bucket: int) -> Early:
     return early
 
 
-def early_branches(session: Session, bucket: int) -> Iterator[Observation]:
+def early_branches(session: Session, bucket: int, pool: Pool) -> Iterator[Observation]:
     """What the captured step does otherwise with the numbers of a step before it, where its outputs show it."""
     with kept_globals(session):
-        yield from early_differences(session, bucket)
+        yield from early_differences(session, bucket, pool)
+
+
+def moved_while_captured(session: Session, bench: Bench, pool: Pool) -> frozenset[str]:
+    """The numbers and containers that a step moves while captured; what it counts in eager steps only is none."""
+    state, found = session.fresh(bench.bucket), set[str]()
+
+    @contextmanager
+    def watching() -> Iterator[None]:
+        before: list[Slot | Content] = [*host_numbers(bench, state), *contents(state)]
+        yield
+        found.update(each.name for each in before if each.has_changed())
+
+    capture(bench.target, state, bench.bucket, bench.warm_up, session.channel, pool, watching, probing=True)
+    return frozenset(found)
 
 
 @contextmanager
@@ -119,9 +134,14 @@ def kept_globals(session: Session) -> Iterator[None]:
             write(slot, slot.value)
 
 
-def early_differences(session: Session, bucket: int) -> Iterator[Observation]:
+def early_differences(session: Session, bucket: int, pool: Pool) -> Iterator[Observation]:
     """The first step before the captured one whose numbers change what the captured one returns."""
     early = early_steps(session, bucket)
+    if not early.moved and not early.grown:
+        return
+    names = moved_while_captured(session, early.bench, pool)
+    early.moved = [slot for slot in early.moved if slot.name in names]
+    early.grown &= names
     if not early.moved and not early.grown:
         return
     usual, again = early.outputs(), early.outputs()

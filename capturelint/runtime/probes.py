@@ -266,7 +266,7 @@ def inputs_alive(session: Session, kept: Kept) -> Seen:
 
 def numbers_as_before(session: Session, kept: Kept) -> Seen:
     """The captured step does what it did when the host numbers that it moves were those of the steps before."""
-    found = tuple(early_branches(session, kept.size))
+    found = tuple(early_branches(session, kept.size, kept.captured.graph.pool()))
     if not found:
         return Seen("")
     step = found[0].step
