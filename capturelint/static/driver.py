@@ -321,6 +321,8 @@ class Driver:
             for t in tensors_of(vm.heap, value)
             if t.home is not None and t.home != home and t.ident not in self.idents
         ]
+        if fresh and self.has_other_name(vm, before, home):
+            return
         if fresh and tensors_of(vm.heap, before):
             in_step = self.in_step(vm)
             kind = EventKind.LAZY_INIT if in_step else EventKind.INPUT_REBIND
@@ -352,6 +354,12 @@ class Driver:
             return
         self.overwritten.append((graph, self.replays, vm.site(node)))
 
+    def has_other_name(self, vm: Interpreter, value: Value, home: Home) -> bool:
+        """A name of a module, for a part of what has another name: it may be filled by that one."""
+        owner = vm.heap.objects.get(home.owner)
+        named = owner is not None and owner.cls == "#names"
+        return named and isinstance(value, Tensor) and value.ident != 0 and self.is_held(vm, value, home)
+
     @staticmethod
     def is_held(vm: Interpreter, tensor: Tensor, home: Home) -> bool:
         """Whether another slot than this one holds a tensor."""
@@ -374,6 +382,8 @@ class Driver:
         self.reads.on_replaced(vm, before, value, node, name=True)
         old, new = tensor_in(before) if before is not None else None, tensor_in(value)
         rebound = old is not None and new is not None and old.ident in self.idents and new.ident not in (0, old.ident)
+        # What a view is of may have another name, by which it is filled.
+        rebound = rebound and old is not None and not old.view
         # A parameter of what is called later, and the name in a loop over a literal, are names of their own.
         chained = new is not None and new.output and self.replays == self.replays_before  # one capture after another
         own = name in scope.nonlocals or any(call is vm.stack[-1] for call in self.around)
