@@ -343,7 +343,7 @@ def situation(vm: Interpreter) -> Key:
     modes = vm.phase, vm.compiled, vm.assuming, vm.default_memory, vm.module_memory, vm.autocast is None
     numbers = vm.heap.step, len(vm.heap.per_step), len(vm.stream_stack), len(vm.side_streams), len(vm.entered)
     # What is evaluated once and then is there for everybody.
-    once = len(vm.rebound), len(vm.instances), len(vm.remembered), len(vm.replaced)
+    once = len(vm.rebound), len(vm.instances), len(vm.remembered), len(vm.replaced), len(vm.attribute_tables)
     around = vm.driver.situation if vm.driver is not None and not vm.recording else ()
     return (*conditions, *modes, *numbers, *once, *around, vm.driver is None)
 
