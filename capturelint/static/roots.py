@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from capturelint.arguments import COUNTERS, TOKENS
 from capturelint.catalog import Operations
-from capturelint.static import classes, inheritance, scopes, steady
+from capturelint.static import classes, inheritance, scopes, steady, torch_calls
 from capturelint.static.driver import Driver, Facts
 from capturelint.static.events import Event
 from capturelint.static.facts import CallFact, SlotFact, Watch, describe, slot_facts
@@ -382,7 +382,7 @@ def written_in_place(vm: Interpreter, definition: FunctionDef) -> frozenset[str]
         and isinstance(node.func, ast.Attribute)
         and isinstance(node.func.value, ast.Name)
         and node.func.attr.endswith("_")
-        and node.func.attr != "requires_grad_"
+        and node.func.attr not in torch_calls.UNWRITTEN
         and {node.func.attr, node.func.attr[:-1]} & (vm.catalog.results.keys() | vm.catalog.operations.keys())
     )
 

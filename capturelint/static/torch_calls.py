@@ -315,8 +315,15 @@ def call(
     if not tensors:
         return UNKNOWN
     if name.endswith("_") and not name.endswith("__") and args and (target := tensor_in(args[0])) is not None:
+        if name in UNWRITTEN:
+            return replace(target, rank=target.rank if name in KEEPING_SHAPE else None)
         return in_place(vm, name, target, args, kwargs, node)
     return results.shaped(vm, name, sorts, args, kwargs, node)
+
+
+KEEPING_SHAPE = frozenset(["requires_grad_", "detach_", "rename_", "share_memory_"])
+UNWRITTEN = KEEPING_SHAPE | {"squeeze_", "unsqueeze_", "t_", "transpose_", "swapaxes_", "swapdims_", "as_strided_"}
+"""In-place methods that change what is said of a tensor, and none of its values (torch.Tensor's documentation)."""
 
 
 def check_sizes(
