@@ -57,8 +57,10 @@ def test_other_host_memory_is_frozen():
     host = [Argument((2,), "float32", "cpu", 1, content) for content in "ab"]
     first, later = (replace(call("copy_", 5), tensors=(*call("copy_", 5).tensors, each)) for each in host)
     assert blamed(frozen(trace(3, first), trace(4, later))) == [(ObservationKind.HOST_BYTES_CHANGED, 5)]
-    first, later = (replace(each, tensors=each.tensors[1:]) for each in (first, later))
-    assert frozen(trace(3, first), trace(4, later)) == []
+    made = [replace(call("clone", 4), tensors=(each,)) for each in host]
+    assert frozen(trace(3, made[0]), trace(4, made[1])) == []
+    uploaded = frozen(trace(3, made[0], first), trace(4, made[1], later))
+    assert blamed(uploaded) == [(ObservationKind.HOST_BYTES_CHANGED, 4)]
 
 
 def test_a_branch_that_goes_the_other_way_is_blamed_on_its_line():

@@ -66,6 +66,7 @@ def observations_of(pairs: Sequence[tuple[Call, Call]], captured: StepTrace, lat
     A shape that follows a number is that number's doing, and so is everything behind it.
     """
     is_explained = False
+    on_host: list[tuple[Call, Call]] = []
     for before, after in pairs:
         if shapes(before) != shapes(after):
             roots = [] if is_explained else [*growth(pairs, captured, later)]
@@ -76,8 +77,21 @@ def observations_of(pairs: Sequence[tuple[Call, Call]], captured: StepTrace, lat
             yield scalar_changed(before, after, later)
         elif (names := other_homes(before, after, captured, later)) is not None:
             yield tensor_changed(after, later, *names)
-        elif contents(before) != contents(after) and is_upload(after):
-            yield host_bytes_changed(before, after, later)
+        elif contents(before) != contents(after) and not is_upload(after):
+            on_host.append((before, after))
+        elif contents(before) != contents(after):
+            yield host_bytes_changed(*maker_of(after, on_host, (before, after)), later)
+
+
+def maker_of(upload: Call, on_host: Sequence[tuple[Call, Call]], otherwise: tuple[Call, Call]) -> tuple[Call, Call]:
+    """The first call on the host that has the memory which ``upload`` takes."""
+    taken = {tensor.address for tensor in upload.tensors if tensor.content}
+    having = (
+        (before, after)
+        for before, after in on_host
+        if taken & {tensor.address for tensor in (*after.tensors, *after.outputs)}
+    )
+    return next(having, otherwise)
 
 
 def is_upload(call: Call) -> bool:
