@@ -57,6 +57,29 @@ def test_rows_that_depend_on_each_other_are_said_and_not_judged(tmp_path):
     assert blamed(found) == [("pad-write", "return state(x) + x.mean()", "likely")]
 
 
+HISTORY = """
+import torch
+
+def build(device):
+    return torch.zeros(3, device=device)
+
+def inputs(batch, step, device):
+    return {"x": torch.full((batch, 8), 9.0 - step, device=device)}
+
+def step(history, x):
+    scale = history.amax() + 1
+    history.copy_(history.roll(1))
+    history[:1] = x.amax()  # of all rows
+    return x / scale
+"""
+
+
+def test_a_statistic_of_all_rows_that_the_state_keeps_is_said_and_not_judged(tmp_path):
+    found = results(tmp_path, HISTORY, 2)[2]
+    assert found.verdict is Verdict.OK
+    assert blamed(found) == [("pad-write", "history[:1] = x.amax()  # of all rows", "likely")]
+
+
 PAGED = """
 import torch
 

@@ -149,11 +149,14 @@ def reads_older_memory(call: Call, made: Sequence[Made]) -> bool:
 
 
 def earlier_write(session: Session, bucket: int, leak: Leak) -> Call | None:
-    """The first write before the leak's step that puts what padded rows hold where live ones are."""
+    """The first write before the leak's step that puts what padded rows hold where live ones are.
+
+    Where the step mixes its rows before it writes, the call that mixes them: memory of a mean is no row's memory.
+    """
     for step in range(replayed(session.plan).start, leak.step):
         for ours, theirs in zip(*both_results(session, bucket, leak, step), strict=False):
             pairs = zip(ours.results, theirs.results, strict=False)
-            if ours.in_place and any(depends_on_padding(a, b, bucket, leak.live) for a, b in pairs):
+            if any(depends_on_padding(a, b, bucket, leak.live) for a, b in pairs):
                 return ours.call
     return None
 
