@@ -83,14 +83,19 @@ class Early:
                 erase(slot)
 
 
-def early_steps(session: Session, bucket: int) -> Early:
-    """Run the warm-up steps, and find what of the host's part of the state the captured step moves on."""
+def early_steps(session: Session, bucket: int) -> Early | None:
+    """Run the warm-up steps, and find what of the host's part of the state the captured step moves on.
+
+    ``None`` where the step before it moved nothing: most states are spared the copies of their tensors.
+    """
     bench = bench_of(session, bucket)
     state = session.fresh(bucket)
     past: list[Values] = []
     for step in range(bench.warm_up):
         past.append(Values(step, host_numbers(bench, state), contents(state)))
         run_quietly(bench, state, range(step, step + 1))
+    if not any(each.has_changed() for values in past[-1:] for each in (*values.numbers, *values.contents)):
+        return None
     memory = Memory(state)
     memory.remember()
     early = Early(session, bench, state, memory, RandomState.now(), past)
@@ -137,7 +142,7 @@ def kept_globals(session: Session) -> Iterator[None]:
 def early_differences(session: Session, bucket: int, pool: Pool) -> Iterator[Observation]:
     """The first step before the captured one whose numbers change what the captured one returns."""
     early = early_steps(session, bucket)
-    if not early.moved and not early.grown:
+    if early is None:
         return
     names = moved_while_captured(session, early.bench, pool)
     early.moved = [slot for slot in early.moved if slot.name in names]
