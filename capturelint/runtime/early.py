@@ -36,6 +36,10 @@ class Values:
     numbers: Sequence[Slot]
     contents: Sequence[Content]
 
+    def have_changed(self) -> bool:
+        """Whether any of it is otherwise by now."""
+        return any(slot.has_changed() for slot in self.numbers) or any(each.has_changed() for each in self.contents)
+
 
 @dataclass(slots=True)
 class Early:
@@ -94,7 +98,7 @@ def early_steps(session: Session, bucket: int) -> Early | None:
     for step in range(bench.warm_up):
         past.append(Values(step, host_numbers(bench, state), contents(state)))
         run_quietly(bench, state, range(step, step + 1))
-    if not any(each.has_changed() for values in past[-1:] for each in (*values.numbers, *values.contents)):
+    if not any(values.have_changed() for values in past[-1:]):
         return None
     memory = Memory(state)
     memory.remember()
