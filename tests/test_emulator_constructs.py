@@ -27,6 +27,12 @@ ROWS = [
 B, D = 4, 16
 
 
+@pytest.fixture(autouse=True)
+def validating(monkeypatch):
+    """As in a fresh process: the first torch.compile in one switches validation off (torch/_dynamo/eval_frame.py)."""
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)
+
+
 def environment():
     """The tensors that the code calls ``e``."""
     return {
