@@ -6,8 +6,10 @@ import ast
 from typing import TYPE_CHECKING
 
 from capturelint.static import attributes, indexing, narrowing, operators, protocols, results, scopes, steady
+from capturelint.static.counting import stops_at
 from capturelint.static.values import (
     BoundExternal,
+    Const,
     Ref,
     Scope,
     Sequence,
@@ -59,7 +61,9 @@ def run_augassign(vm: Interpreter, node: ast.AugAssign, scope: Scope) -> None:
         if isinstance(node.op, (ast.Add, ast.BitOr)):
             vm.call(BoundExternal(left, "extend" if isinstance(node.op, ast.Add) else "update"), [right], {}, node)
             return
-    assign(vm, node.target, operators.binary(vm, node.op, left, right, node), scope, node)
+    end = stops_at(vm.stack[-1].definition, node) if type(node.target) is ast.Attribute else None
+    value = operators.binary(vm, node.op, left, right, node) if end is None else Const(end)
+    assign(vm, node.target, value, scope, node)
 
 
 def as_load(target: ast.expr) -> ast.expr:
