@@ -105,7 +105,7 @@ def call_one(
 def lend(vm: Interpreter, values: list[Value]) -> None:
     """Values are given to what nobody knows, which may hold them."""
     if vm.driver is not None and not vm.recording:
-        vm.driver.on_lend(vm, values)
+        vm.driver.reads.on_lend(vm, values)
 
 
 HANDED_OVER = frozenset({"put", "put_nowait", "set_result"})

@@ -191,10 +191,10 @@ class Driver:
 
     def forget(self, tensors: Iterable[Tensor]) -> None:
         """Tensors that the graph reads and that nobody but it fills: theirs is no name that must stay."""
-        held = list(tensors)
-        self.idents -= {tensor.ident for tensor in held}
-        self.loaded -= {tensor.home for tensor in held if tensor.home is not None}
-        for tensor in held:
+        copied_in = list(tensors)
+        self.idents -= {tensor.ident for tensor in copied_in}
+        self.loaded -= {tensor.home for tensor in copied_in if tensor.home is not None}
+        for tensor in copied_in:
             self.reads.used.pop(tensor.ident, None)
 
     def lost_outputs(self, vm: Interpreter) -> None:
@@ -536,10 +536,6 @@ class Driver:
                 caller = vm.stack[at - 1].module
                 return Site(caller.place(call.node), caller.code(call.node))
         return vm.site(node)
-
-    def on_lend(self, vm: Interpreter, values: list[Value]) -> None:
-        """Values are given to what nobody knows."""
-        self.reads.on_lend(vm, values)
 
     def on_parameter_set(self, vm: Interpreter, owner: Value, value: Value, node: ast.AST) -> None:
         """``setattr(module, name, nn.Parameter(...))`` under any name: a weight is replaced that graphs read."""

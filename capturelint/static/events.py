@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from capturelint.place import Frame, Place
 from capturelint.static.records import quick
 from capturelint.vocabulary import Confidence, EventKind, Phase, Varies
+
+EventKey: TypeAlias = tuple[object, ...]
+"""What tells sightings of one event from those of another."""
 
 
 @quick
@@ -38,3 +42,11 @@ class Event:
     varies: Varies = Varies.NEVER
     torch: str = ""
     compiled: bool = False
+
+
+def least(log: list[tuple[EventKey, int]]) -> dict[EventKey, int]:
+    """The fewest doubts under which each event was seen."""
+    seen: dict[EventKey, int] = {}
+    for key, doubt in log:
+        seen[key] = min(doubt, seen.get(key, doubt))
+    return seen

@@ -93,7 +93,7 @@ def captures_given(function: FunctionDef, module: Module) -> bool:
     inside = [
         call.func
         for node in ast.walk(function.node)
-        if isinstance(node, ast.With) and any(map_captures(item, module) for item in node.items)
+        if isinstance(node, ast.With) and any(opens_capture(item, module) for item in node.items)
         for statement in node.body
         for call in ast.walk(statement)
         if isinstance(call, ast.Call)
@@ -112,7 +112,7 @@ def captures_given(function: FunctionDef, module: Module) -> bool:
     )
 
 
-def map_captures(item: ast.withitem, module: Module) -> bool:
+def opens_capture(item: ast.withitem, module: Module) -> bool:
     """``with torch.cuda.graph(...)``."""
     return isinstance(item.context_expr, ast.Call) and begins_capture(item.context_expr, module)
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
 
 from capturelint.catalog import Operations
 from capturelint.place import Frame
 from capturelint.static import attributes, calls, conditions, inheritance, matching, results, storage
 from capturelint.static.conditions import MAX_DOUBT, Doubted
 from capturelint.static.driver import Driver
-from capturelint.static.events import Event, Site
+from capturelint.static.events import Event, EventKey, Site, least
 from capturelint.static.expressions import EVALUATORS
 from capturelint.static.facts import Watch
 from capturelint.static.homes import Heap, Object, Sort, Step
@@ -49,7 +48,6 @@ from capturelint.static.values import (
 )
 from capturelint.vocabulary import Confidence, EventKind, Phase, Varies
 
-EventKey: TypeAlias = tuple[object, ...]
 FUEL = 400_000
 """Expressions that one entry may evaluate; what is not reached by then is not analysed, and the report says so."""
 GUESSED_FUEL = 160_000
@@ -407,11 +405,3 @@ def in_order(keys: Iterable[object]) -> list[object]:
 def doubted(doubt: int) -> Confidence:
     """The most that can be said behind so many unknown conditions."""
     return Confidence.CERTAIN if doubt == 0 else Confidence.LIKELY if doubt < MAX_DOUBT else Confidence.POSSIBLE
-
-
-def least(log: list[tuple[EventKey, int]]) -> dict[EventKey, int]:
-    """The fewest doubts under which each event was seen."""
-    seen: dict[EventKey, int] = {}
-    for key, doubt in log:
-        seen[key] = min(doubt, seen.get(key, doubt))
-    return seen

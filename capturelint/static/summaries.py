@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
+from capturelint.static.events import EventKey, least
 from capturelint.static.homes import Object, Objects
 from capturelint.static.records import replace
 from capturelint.static.state import at_work
@@ -40,7 +41,7 @@ from capturelint.static.values import (
 )
 
 if TYPE_CHECKING:
-    from capturelint.static.interpret import EventKey, Interpreter
+    from capturelint.static.interpret import Interpreter
 
 OFTEN = 8
 """Runs of a function before its calls are kept: most are called once or twice, and keeping costs as much as running."""
@@ -209,10 +210,7 @@ class Summary:
     @cached_property
     def sightings(self) -> list[tuple[EventKey, int]]:
         """The events in it, each under the fewest conditions."""
-        least: dict[EventKey, int] = {}
-        for key, doubt in self.log:
-            least[key] = min(doubt, least.get(key, doubt))
-        return list(least.items())
+        return list(least(self.log).items())
 
     @cached_property
     def can_be_told(self) -> bool:
